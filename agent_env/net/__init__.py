@@ -1,0 +1,33 @@
+"""Below every protocol: the shared HTTP client, credentials, limits, and the guard on outward calls."""
+
+from agent_env.net.credentials import Tokens, bearer, bearer_headers, require
+from agent_env.net.guard import OutwardGuard, is_loopback
+from agent_env.net.http import (
+    close_shared_http,
+    error_of,
+    get_json,
+    post_json,
+    request_json,
+    shared_http,
+    shown,
+    transport_errors,
+)
+from agent_env.net.limits import Limits
+
+__all__ = [
+    "Limits",
+    "OutwardGuard",
+    "Tokens",
+    "bearer",
+    "bearer_headers",
+    "close_shared_http",
+    "error_of",
+    "get_json",
+    "is_loopback",
+    "post_json",
+    "request_json",
+    "require",
+    "shared_http",
+    "shown",
+    "transport_errors",
+]

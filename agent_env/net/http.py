@@ -1,0 +1,265 @@
+"""The HTTP client that everything in one process shares, and JSON over it with our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from agent_env.errors import (
+    AgentEnvError,
+    AtCapacity,
+    DeadlineExceeded,
+    Forbidden,
+    MessageTooLarge,
+    ProtocolError,
+    TransportError,
+    Unauthenticated,
+    from_wire,
+)
+from agent_env.net.guard import GuardedResolver, OutwardGuard, RefusedAddress
+
+CONNECT_SECONDS = 10.0
+"""How long a connection may take to open."""
+
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+"""How much of a reply is read before it is refused."""
+
+# Servers close idle connections (uvicorn after 5 s); keeping one longer than they do loses requests that cannot be
+# repeated, so ours go first.
+_KEEP_ALIVE_SECONDS = 4.0
+
+_Key: TypeAlias = tuple[asyncio.AbstractEventLoop, OutwardGuard | None]
+_Lifetime: TypeAlias = AsyncGenerator[aiohttp.ClientSession, None]
+
+# A session belongs to the loop it was made in. An entry leaves when its loop shuts down.
+_open: dict[_Key, tuple[aiohttp.ClientSession, _Lifetime]] = {}
+
+
+def shared_http(guard: OutwardGuard | None = None) -> aiohttp.ClientSession:
+    """The HTTP client of this process and running event loop: pooled, without cookies, without a total timeout.
+
+    It closes itself when the loop shuts its asynchronous generators down, as `asyncio.run` does; `close_shared_http`
+    closes it sooner. With a guard, names are resolved through the guard, which needs a pool of its own.
+    """
+    loop = asyncio.get_running_loop()
+    found = _open.get((loop, guard))
+    if found is not None and not found[0].closed:
+        return found[0]
+    _forget_dead_loops()
+    lifetime = _lifetime((loop, guard))
+    # Nothing is awaited before the generator's first yield, so one step runs it there without a task; this step also
+    # registers it with the loop, which will close it.
+    try:
+        lifetime.__anext__().send(None)
+    except StopIteration as step:
+        session: aiohttp.ClientSession = step.value
+    else:  # pragma: no cover - the generator yields in its first step
+        raise AssertionError("the session must be made in one step")
+    _open[loop, guard] = session, lifetime
+    return session
+
+
+async def close_shared_http() -> None:
+    """Closes the shared clients of the running loop; the next `shared_http` opens a new one."""
+    loop = asyncio.get_running_loop()
+    for key, (_, lifetime) in list(_open.items()):
+        if key[0] is loop:
+            await lifetime.aclose()
+
+
+async def _lifetime(key: _Key) -> AsyncGenerator[aiohttp.ClientSession, None]:
+    guard = key[1]
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            resolver=None if guard is None else GuardedResolver(guard),
+            # A cached name would be connected to without asking the guard again.
+            use_dns_cache=guard is None,
+        ),
+        # One client serves many callers: what one peer sets must not be shown to another.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        json_serialize=_dump,
+    )
+    try:
+        yield session
+    finally:
+        _open.pop(key, None)
+        await session.close()
+        # The transports are told to close in the next step of the loop; the loop may have only this one left.
+        await asyncio.sleep(0)
+
+
+def _forget_dead_loops() -> None:
+    """Drops what a loop left behind that was closed without shutting its generators down."""
+    for key in [key for key in _open if key[0].is_closed()]:
+        session, _ = _open.pop(key)
+        # A closed loop can wait for nothing, and aiohttp knows: its close ends in one step.
+        closing = session.close()
+        with suppress(StopIteration):
+            closing.send(None)
+        closing.close()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def shown(url: str) -> str:
+    """A URL as it may stand in a message: without user, password, query and fragment."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "<not a URL>"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+@contextmanager
+def transport_errors(url: str) -> Generator[None, None, None]:
+    """Turns what aiohttp raises about a connection into `TransportError`, and a timeout into `DeadlineExceeded`."""
+    try:
+        yield
+    except (aiohttp.ServerTimeoutError, aiohttp.ClientConnectionError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, RefusedAddress):
+            raise Forbidden(str(error.os_error)) from error
+        raise TransportError(f"{shown(url)} cannot be reached: {_reason(error)}") from error
+    except aiohttp.InvalidURL as error:
+        raise TransportError(f"{shown(url)} is not a URL that can be called") from error
+    except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+        raise ProtocolError(f"{shown(url)} sent a broken HTTP response: {_reason(error)}") from error
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"{shown(url)} did not answer within the time allowed") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error) or "the connection failed"
+    return str(error) or type(error).__name__
+
+
+async def request_json(
+    method: str,
+    url: str,
+    body: Any = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    params: Mapping[str, str] | None = None,
+    guard: OutwardGuard | None = None,
+    max_bytes: int = MAX_REPLY_BYTES,
+) -> Any:
+    """Sends JSON and returns the JSON of the answer; None for an answer without content.
+
+    `timeout` is in seconds, for the whole exchange. Redirects are not followed: they would carry the caller's token
+    to an address that nobody chose. Raises the error that the answer describes (`{"error": {code, message, ...}}`,
+    with `retry_after` taken from `Retry-After`), `TransportError`, `DeadlineExceeded`, `MessageTooLarge`, or
+    `ProtocolError` for an answer that is not JSON.
+    """
+    if guard is not None:
+        await guard.check(url)
+    with transport_errors(url):
+        async with shared_http(guard).request(
+            method,
+            url,
+            json=body,
+            headers=headers,
+            params=params,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS),
+        ) as response:
+            if response.status >= 300:
+                raise await error_of(response, max_bytes=max_bytes)
+            content = await _read(response, max_bytes)
+            if not content:
+                return None
+            try:
+                return json.loads(content)
+            except ValueError as error:
+                raise ProtocolError(f"{shown(url)} answered {response.status} with what is not JSON") from error
+
+
+async def get_json(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    params: Mapping[str, str] | None = None,
+    guard: OutwardGuard | None = None,
+    max_bytes: int = MAX_REPLY_BYTES,
+) -> Any:
+    """GETs JSON; raises as `request_json` does."""
+    return await request_json(
+        "GET", url, headers=headers, timeout=timeout, params=params, guard=guard, max_bytes=max_bytes
+    )
+
+
+async def post_json(
+    url: str,
+    body: Any,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    guard: OutwardGuard | None = None,
+    max_bytes: int = MAX_REPLY_BYTES,
+) -> Any:
+    """POSTs JSON and returns the JSON of the answer; raises as `request_json` does."""
+    return await request_json("POST", url, body, headers=headers, timeout=timeout, guard=guard, max_bytes=max_bytes)
+
+
+async def error_of(response: aiohttp.ClientResponse, *, max_bytes: int = MAX_REPLY_BYTES) -> AgentEnvError:
+    """The error that a response of status 300 or above stands for."""
+    where = shown(str(response.url))
+    content = await _read(response, max_bytes)
+    retry_after = _retry_after(response.headers.get("Retry-After"))
+    try:
+        wire = json.loads(content)["error"]
+        error = from_wire({"code": wire["code"], "message": wire["message"], "data": wire.get("data")})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        error = _by_status(response.status, where)
+    if retry_after is not None:
+        error.data.setdefault("retry_after", retry_after)
+    return error
+
+
+def _by_status(status: int, where: str) -> AgentEnvError:
+    if status == 401:
+        return Unauthenticated(f"{where} wants a valid bearer token")
+    if status == 403:
+        return Forbidden(f"{where} does not allow this to the caller")
+    if status == 413:
+        return MessageTooLarge(f"{where} takes no message of this size")
+    if status == 429:
+        return AtCapacity(f"{where} takes no more requests now")
+    if status in (502, 503, 504):
+        return TransportError(f"{where} answered {status}: the server behind it cannot be reached now")
+    return ProtocolError(f"{where} answered {status} without saying why in a form that is known", status=status)
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds of a `Retry-After` header (RFC 9110 §10.2.3); its form as a date is not used by our servers."""
+    return float(value) if value is not None and value.strip().isdecimal() else None
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    if response.content_length is not None and response.content_length <= max_bytes:
+        content = await response.read()
+        if len(content) <= max_bytes:  # a compressed body may be longer than it was declared
+            return content
+    else:
+        chunks = bytearray()
+        async for chunk in response.content.iter_any():
+            chunks += chunk
+            if len(chunks) > max_bytes:
+                break
+        else:
+            return bytes(chunks)
+    response.close()
+    raise MessageTooLarge(f"{shown(str(response.url))} answered with more than {max_bytes} bytes")

@@ -1,0 +1,49 @@
+"""The bounds within which an environment serves, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent_env.errors import ConfigurationError
+
+_POSITIVE = ("max_message_bytes", "max_sessions", "turn_seconds", "idle_seconds", "max_depth", "max_visits")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one served environment takes on before it says no.
+
+    | field | bound | error beyond it |
+    |---|---|---|
+    | `max_message_bytes` | one request on any face, and one message of a reply | `MessageTooLarge` |
+    | `max_sessions` | sessions held at once | `AtCapacity` |
+    | `queue_seconds` | how long a new session waits for a place | `AtCapacity`, with `retry_after` |
+    | `max_queued_turns` | turns that wait for one session's lock | `AtCapacity` |
+    | `idle_seconds` | how long a session without a turn is kept | `UnknownSession` at its next turn |
+    | `turn_seconds` | one turn, when the caller sets no deadline | `DeadlineExceeded` |
+    | `turn_limit` | turns of one session; None is no bound | the step is `truncated` |
+    | `max_depth` | environments in one chain of calls | `TooDeep` |
+    | `max_visits` | how often this environment may be in one chain | `CallCycle` |
+
+    Raises `ConfigurationError` for a bound that nothing could stay within.
+    """
+
+    max_message_bytes: int = 4 * 1024 * 1024
+    max_sessions: int = 10_000
+    queue_seconds: float = 10.0
+    max_queued_turns: int = 64
+    idle_seconds: float = 1800.0
+    turn_seconds: float = 600.0
+    turn_limit: int | None = None
+    max_depth: int = 8
+    max_visits: int = 2
+
+    def __post_init__(self) -> None:
+        for field in _POSITIVE:
+            if not getattr(self, field) > 0:
+                raise ConfigurationError(f"Limits({field}={getattr(self, field)!r}) must be above 0")
+        for field in ("queue_seconds", "max_queued_turns"):
+            if not getattr(self, field) >= 0:
+                raise ConfigurationError(f"Limits({field}={getattr(self, field)!r}) must not be negative")
+        if self.turn_limit is not None and self.turn_limit < 1:
+            raise ConfigurationError(f"Limits(turn_limit={self.turn_limit!r}) must be at least 1, or None for no bound")
