@@ -1,0 +1,37 @@
+"""What a team of agents did: records, episodes, and where they are kept."""
+
+from agent_env.episodes.episode import Boundary, Episode, Failure, Node, Trace
+from agent_env.episodes.recorder import EpisodeRecorder, new_episode_id, recording
+from agent_env.episodes.records import (
+    RECORD_KINDS,
+    AnyRecord,
+    CallRecord,
+    EdgeRecord,
+    RewardRecord,
+    TurnRecord,
+    record_from_json,
+)
+from agent_env.episodes.store import EpisodeReader, EpisodeWriter, find_episode
+from agent_env.episodes.tree import render_tree
+
+__all__ = [
+    "RECORD_KINDS",
+    "AnyRecord",
+    "Boundary",
+    "CallRecord",
+    "EdgeRecord",
+    "Episode",
+    "EpisodeReader",
+    "EpisodeRecorder",
+    "EpisodeWriter",
+    "Failure",
+    "Node",
+    "RewardRecord",
+    "Trace",
+    "TurnRecord",
+    "find_episode",
+    "new_episode_id",
+    "record_from_json",
+    "recording",
+    "render_tree",
+]

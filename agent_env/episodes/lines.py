@@ -1,0 +1,102 @@
+"""A file of lines that only grows: what was appended survives the death of the process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agent_env.errors import ConfigurationError, ProtocolError
+
+_TAIL = 64 * 1024
+
+
+class LineFile:
+    """An append-only file of JSON lines with one writer.
+
+    `append` hands the lines to the operating system before it returns, so a killed process loses none of them; with
+    `fsync` they also survive a power cut. A line that a killed writer left unfinished was never acknowledged: opening
+    the file again cuts it off, and `torn` says how many bytes that were.
+    """
+
+    def __init__(self, path: str | Path, *, fsync: bool = False) -> None:
+        self.path = Path(path)
+        self._fsync = fsync
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"{str(self.path)!r} cannot be written: {error.strerror}") from error
+        size = os.fstat(self._file).st_size
+        self.size = self._end_of_lines(size)
+        self.torn = size - self.size
+        if self.torn:
+            os.ftruncate(self._file, self.size)
+
+    def append(self, lines: bytes) -> int:
+        """Writes whole lines and returns the offset at which they begin; raises `OSError` and then keeps none."""
+        offset = self.size
+        view = memoryview(lines)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+            if self._fsync:
+                os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, offset)
+            raise
+        self.size = offset + len(lines)
+        return offset
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """The bytes of a span that was appended."""
+        found = os.pread(self._file, length, offset)
+        if len(found) != length:
+            raise ProtocolError(f"{str(self.path)!r} was cut by somebody else: it lacks bytes at {offset}")
+        return found
+
+    def close(self) -> None:
+        """Closes the file; harmless when it is closed."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _end_of_lines(self, size: int) -> int:
+        """Where the last finished line ends."""
+        end = size
+        while end > 0:
+            start = max(0, end - _TAIL)
+            newline = os.pread(self._file, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+        return 0
+
+
+class LineReader:
+    """Reads the JSON lines of a file, `(offset, value)` each.
+
+    A last line without an end is passed over, and `torn` says how many bytes it has; any other line that is not JSON
+    raises `ProtocolError` with its number.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.torn = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        offset = 0
+        self.torn = 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    self.torn = len(line)
+                    return
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    raise ProtocolError(f"line {number} of {str(self.path)!r} is not JSON") from None
+                yield offset, value
+                offset += len(line)

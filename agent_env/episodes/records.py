@@ -1,0 +1,218 @@
+"""The records that an episode is made of, one a line in a journal.
+
+| kind | what it tells | written by |
+|---|---|---|
+| `turn` | one turn of one agent | the environment that serves the agent |
+| `edge` | one call of an agent by an agent, or by the root | the caller |
+| `model` | one call of a model | the gateway |
+| `reward` | one named, weighted score | whoever scores |
+
+`to_json` leaves out what is None and `from_json` puts it back, so the two are exact inverses. A field that a newer
+release added is passed over. A value that nobody gave is None, never 0.0 and never "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from agent_env.errors import ProtocolError
+
+Json: TypeAlias = Any
+"""A value that `json.dumps` accepts."""
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """One turn: what an agent was told in one session and what it said.
+
+    `call_id` is the turn's own, `parent_call_id` that of the turn that asked (empty or None at the root). `session` is
+    a hash: session ids are secrets. `status` is "ok" or the code of an error; `error` is its wire form. `started` is
+    in seconds since the epoch, `seconds` the duration.
+    """
+
+    kind: ClassVar[str] = "turn"
+
+    call_id: str
+    agent: str
+    session: str
+    episode: str | None = None
+    parent_call_id: str | None = None
+    trace_id: str | None = None
+    seat: str | None = None
+    request: Json = None
+    reply: Json = None
+    status: str = "ok"
+    error: Json = None
+    started: float | None = None
+    seconds: float | None = None
+    usage: dict[str, Json] | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The record as JSON, its kind first."""
+        return written(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> TurnRecord:
+        """Reads what `to_json` wrote; raises `ProtocolError`."""
+        return read(cls, value)
+
+
+@dataclass(slots=True)
+class EdgeRecord:
+    """One call between agents, seen from the caller: whom it asked, over which lane, and what came back.
+
+    `caller` is None at the root of an episode. `callee_call_id` is None when the callee never told it. `pairing` says
+    how the callee was chosen, when a matchmaker chose it.
+    """
+
+    kind: ClassVar[str] = "edge"
+
+    edge_id: str
+    callee: str
+    episode: str | None = None
+    caller: str | None = None
+    caller_seat: str | None = None
+    caller_call_id: str | None = None
+    callee_seat: str | None = None
+    callee_call_id: str | None = None
+    protocol: str | None = None
+    request: Json = None
+    reply: Json = None
+    status: str = "ok"
+    error: Json = None
+    started: float | None = None
+    seconds: float | None = None
+    pairing: Json = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The record as JSON, its kind first."""
+        return written(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> EdgeRecord:
+        """Reads what `to_json` wrote; raises `ProtocolError`."""
+        return read(cls, value)
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call of a model through the gateway, the source of training rows.
+
+    `parent_call_id` is the turn that made it. `request` is the body as the agent sent it; `response` is the answer in
+    its non-streaming form. What rows are cut from is taken out of the answer: `prompt_token_ids`, and of its first
+    choice `token_ids` and `logprobs` (one a sampled token). They are None where the upstream gives none.
+    """
+
+    kind: ClassVar[str] = "model"
+
+    call_id: str
+    parent_call_id: str
+    seat: str
+    model: str
+    episode: str | None = None
+    run: str | None = None
+    api: str = "chat"
+    stream: bool = False
+    request: Json = None
+    response: Json = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    policy_version: Json = None
+    finish_reason: str | None = None
+    usage: dict[str, Json] | None = None
+    status: str = "ok"
+    http_status: int | None = None
+    error: Json = None
+    started: float | None = None
+    seconds: float | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The record as JSON, its kind first."""
+        return written(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> CallRecord:
+        """Reads what `to_json` wrote; raises `ProtocolError`."""
+        return read(cls, value)
+
+
+Target: TypeAlias = Literal["episode", "seat", "trace", "call"]
+
+
+@dataclass(slots=True)
+class RewardRecord:
+    """One score: of the episode, a seat, a trace (by its session) or a call; `value` None says scoring did not run."""
+
+    kind: ClassVar[str] = "reward"
+
+    name: str
+    value: float | None = None
+    weight: float = 1.0
+    source: str = "env"
+    target: Target = "episode"
+    target_id: str | None = None
+    episode: str | None = None
+    detail: Json = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The record as JSON, its kind first."""
+        return written(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> RewardRecord:
+        """Reads what `to_json` wrote; raises `ProtocolError`."""
+        return read(cls, value)
+
+
+AnyRecord: TypeAlias = TurnRecord | EdgeRecord | CallRecord | RewardRecord
+
+RECORD_KINDS: Mapping[str, type[TurnRecord | EdgeRecord | CallRecord | RewardRecord]] = {
+    kind.kind: kind for kind in (TurnRecord, EdgeRecord, CallRecord, RewardRecord)
+}
+
+
+def record_from_json(value: Mapping[str, Json]) -> AnyRecord:
+    """Reads a record of any kind by its `kind`; raises `ProtocolError` for one that is unknown or incomplete."""
+    kind = RECORD_KINDS.get(str(value.get("kind")))
+    if kind is None:
+        known = ", ".join(RECORD_KINDS)
+        raise ProtocolError(f"a record has the kind {value.get('kind')!r}; the kinds are {known}")
+    return read(kind, value)
+
+
+def record_id(record: AnyRecord) -> str | None:
+    """What names the record among those of its kind; None for a reward."""
+    if isinstance(record, EdgeRecord):
+        return record.edge_id
+    return None if isinstance(record, RewardRecord) else record.call_id
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def written(record: Any) -> dict[str, Json]:
+    """The fields of a record that are not None, after its `kind`."""
+    value: dict[str, Json] = {"kind": record.kind}
+    for name in _names(type(record)):
+        field = getattr(record, name)
+        if field is not None:
+            value[name] = field
+    return value
+
+
+def read(kind: type[R], value: Mapping[str, Json]) -> R:
+    """Makes a record of the fields that are there; raises `ProtocolError` when one that it needs is not."""
+    try:
+        return kind(**{name: value[name] for name in _names(kind) if name in value})
+    except TypeError:
+        needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+        missing = [name for name in needed if name not in value]
+        raise ProtocolError(f"a {value.get('kind')!r} record lacks {', '.join(missing)}", missing=missing) from None

@@ -1,0 +1,72 @@
+"""Episodes on disk: JSON lines, one episode each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agent_env.episodes.episode import Episode
+from agent_env.episodes.lines import LineFile, LineReader
+
+
+class EpisodeWriter:
+    """Appends episodes to a file.
+
+        with EpisodeWriter("runs/today/episodes.jsonl") as store:
+            store.append([episode])
+
+    When `append` returns, the episodes survive the death of the process.
+    """
+
+    def __init__(self, path: str | Path, *, fsync: bool = False) -> None:
+        self._file = LineFile(path, fsync=fsync)
+
+    @property
+    def torn(self) -> int:
+        """Bytes of an unfinished line that an earlier writer left and that were cut off."""
+        return self._file.torn
+
+    def append(self, episodes: Iterable[Episode]) -> None:
+        """Writes episodes, all in one piece."""
+        self._file.append(b"".join(map(_line, episodes)))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class EpisodeReader:
+    """Reads the episodes of a file, oldest first; `torn` says how many bytes of an unfinished last line there are.
+
+    Raises `ProtocolError` for a line that is no episode.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._lines = LineReader(path)
+
+    @property
+    def torn(self) -> int:
+        """Bytes of a last line without an end, known once everything was read."""
+        return self._lines.torn
+
+    def __iter__(self) -> Iterator[Episode]:
+        for _, value in self._lines:
+            yield Episode.from_json(value)
+
+
+def find_episode(path: str | Path, episode: str) -> Episode | None:
+    """The episode with this id, None if the file has none."""
+    return next((found for found in EpisodeReader(path) if found.id == episode), None)
+
+
+def _line(episode: Episode) -> bytes:
+    return json.dumps(episode.to_json(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
