@@ -1,6 +1,6 @@
 """Below every protocol: the shared HTTP client, credentials, limits, and the guard on outward calls."""
 
-from agent_env.net.credentials import Tokens, bearer, bearer_headers, require
+from agent_env.net.credentials import Tokens, bearer, bearer_headers, check_binding, require
 from agent_env.net.guard import OutwardGuard, is_loopback
 from agent_env.net.http import (
     close_shared_http,
@@ -13,13 +13,16 @@ from agent_env.net.http import (
     transport_errors,
 )
 from agent_env.net.limits import Limits
+from agent_env.net.loops import PerLoop
 
 __all__ = [
     "Limits",
     "OutwardGuard",
+    "PerLoop",
     "Tokens",
     "bearer",
     "bearer_headers",
+    "check_binding",
     "close_shared_http",
     "error_of",
     "get_json",

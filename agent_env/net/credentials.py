@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from agent_env.context import Principal
 from agent_env.errors import ConfigurationError, Forbidden, Unauthenticated
+from agent_env.net.guard import is_loopback
 
 TOKENS_VARIABLE = "AGENT_ENV_TOKENS"
 """The environment variable that `Tokens.from_environment` reads."""
@@ -37,6 +38,15 @@ def require(principal: Principal, scope: str) -> None:
     if scope not in principal.scopes:
         has = ", ".join(sorted(principal.scopes)) or "none"
         raise Forbidden(f"this needs a token with the scope {scope!r}; yours has: {has}", scope=scope)
+
+
+def check_binding(host: str, tokens: Tokens | None, *, insecure: bool = False) -> None:
+    """Raises `ConfigurationError` for a server that the network would reach with no token asked for."""
+    if not tokens and not insecure and not is_loopback(host):
+        raise ConfigurationError(
+            f"binding to {host!r} lets everybody on the network in: give tokens (auth=..., ${TOKENS_VARIABLE}), "
+            f"bind to 127.0.0.1, or pass insecure=True when something in front asks for credentials"
+        )
 
 
 class Tokens:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -23,6 +23,7 @@ from agent_env.errors import (
     from_wire,
 )
 from agent_env.net.guard import GuardedResolver, OutwardGuard, RefusedAddress
+from agent_env.net.loops import PerLoop
 
 CONNECT_SECONDS = 10.0
 """How long a connection may take to open."""
@@ -34,48 +35,23 @@ MAX_REPLY_BYTES = 64 * 1024 * 1024
 # repeated, so ours go first.
 _KEEP_ALIVE_SECONDS = 4.0
 
-_Key: TypeAlias = tuple[asyncio.AbstractEventLoop, OutwardGuard | None]
-_Lifetime: TypeAlias = AsyncGenerator[aiohttp.ClientSession, None]
-
-# A session belongs to the loop it was made in. An entry leaves when its loop shuts down.
-_open: dict[_Key, tuple[aiohttp.ClientSession, _Lifetime]] = {}
-
 
 def shared_http(guard: OutwardGuard | None = None) -> aiohttp.ClientSession:
     """The HTTP client of this process and running event loop: pooled, without cookies, without a total timeout.
 
-    It closes itself when the loop shuts its asynchronous generators down, as `asyncio.run` does; `close_shared_http`
-    closes it sooner. With a guard, names are resolved through the guard, which needs a pool of its own.
+    It closes itself when the loop shuts down; `close_shared_http` closes it sooner. With a guard, names are resolved
+    through the guard, which needs a pool of its own.
     """
-    loop = asyncio.get_running_loop()
-    found = _open.get((loop, guard))
-    if found is not None and not found[0].closed:
-        return found[0]
-    _forget_dead_loops()
-    lifetime = _lifetime((loop, guard))
-    # Nothing is awaited before the generator's first yield, so one step runs it there without a task; this step also
-    # registers it with the loop, which will close it.
-    try:
-        lifetime.__anext__().send(None)
-    except StopIteration as step:
-        session: aiohttp.ClientSession = step.value
-    else:  # pragma: no cover - the generator yields in its first step
-        raise AssertionError("the session must be made in one step")
-    _open[loop, guard] = session, lifetime
-    return session
+    return _sessions.get(guard)
 
 
 async def close_shared_http() -> None:
     """Closes the shared clients of the running loop; the next `shared_http` opens a new one."""
-    loop = asyncio.get_running_loop()
-    for key, (_, lifetime) in list(_open.items()):
-        if key[0] is loop:
-            await lifetime.aclose()
+    await _sessions.aclose()
 
 
-async def _lifetime(key: _Key) -> AsyncGenerator[aiohttp.ClientSession, None]:
-    guard = key[1]
-    session = aiohttp.ClientSession(
+def _open(guard: OutwardGuard | None) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
@@ -88,24 +64,15 @@ async def _lifetime(key: _Key) -> AsyncGenerator[aiohttp.ClientSession, None]:
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         json_serialize=_dump,
     )
-    try:
-        yield session
-    finally:
-        _open.pop(key, None)
-        await session.close()
-        # The transports are told to close in the next step of the loop; the loop may have only this one left.
-        await asyncio.sleep(0)
 
 
-def _forget_dead_loops() -> None:
-    """Drops what a loop left behind that was closed without shutting its generators down."""
-    for key in [key for key in _open if key[0].is_closed()]:
-        session, _ = _open.pop(key)
-        # A closed loop can wait for nothing, and aiohttp knows: its close ends in one step.
-        closing = session.close()
-        with suppress(StopIteration):
-            closing.send(None)
-        closing.close()
+async def _close(session: aiohttp.ClientSession) -> None:
+    await session.close()
+    # The transports are told to close in the next step of the loop; the loop may have only this one left.
+    await asyncio.sleep(0)
+
+
+_sessions = PerLoop(_open, _close)
 
 
 def _dump(value: Any) -> str:

@@ -1,0 +1,52 @@
+"""The WebSocket protocol: many calls over one socket, several messages in one frame.
+
+A frame is a JSON array of messages. A message is an object; `id` numbers the client's calls.
+
+| from | message | meaning |
+|---|---|---|
+| server | `{"hello": {connection, resume_seconds, window}}` | the first message on a new connection |
+| client | `{"id", "verb", "arguments", "context"?, "run"?, "stream"?}` | call a verb |
+| client | `{"cancel": id}` | stop the call; it answers with an error |
+| client | `{"credit": id, "n"}` | n more events of the call were taken in |
+| server | `{"id", "event", "seq"}` | an event of a streamed call |
+| server | `{"id", "result", "seq"}`, `{"id", "error", "seq"}` | the answer |
+| client | `{"ack": seq}` | everything up to `seq` was received |
+| client | `{"resume": connection, "seen": seq}` | first message on a new socket: go on where the old one broke |
+| server | `{"resumed": true}` or `{"resumed": false}` | it goes on, with what was not seen sent again; or it is gone |
+
+The server sends at most `window` events of a call ahead of the client's credit. A socket that breaks leaves its calls
+running for `resume_seconds`; a client that resumes sends its unanswered calls again, and those that the server has
+are not started twice. `context` has the keys of W3C Trace Context and Baggage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from agent_env.errors import ProtocolError
+
+RESUME_SECONDS: Final = 10.0
+WINDOW: Final = 64
+ACK_EVERY: Final = 32
+"""How many messages a client takes in before it acknowledges them."""
+
+SUBPROTOCOL: Final = "agent-env.v1"
+
+
+def encode_frame(messages: Iterable[Any]) -> str:
+    """Makes one frame of several messages."""
+    return json.dumps(list(messages), separators=(",", ":"), ensure_ascii=False)
+
+
+def decode_frame(frame: str | bytes) -> list[dict[str, Any]]:
+    """Reads a frame; a single message need not be in an array. Raises `ProtocolError` for anything else."""
+    try:
+        value = json.loads(frame)
+    except ValueError:
+        raise ProtocolError(f"the frame {frame!r:.100} is not JSON") from None
+    messages = value if isinstance(value, list) else [value]
+    if not all(isinstance(message, dict) for message in messages):
+        raise ProtocolError(f"the frame {frame!r:.100} is not an array of objects")
+    return messages
