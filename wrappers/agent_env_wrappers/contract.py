@@ -14,6 +14,7 @@ This module imports the standard library alone, so that it and one wrapper file 
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
@@ -71,6 +72,16 @@ class Message:
     def data(self) -> Json:
         """The first data part's value, or None."""
         return next((part.data for part in self.parts if isinstance(part, DataPart)), None)
+
+    @property
+    def prompt(self) -> str:
+        """The message for an agent that reads text alone: text parts as they are, data parts as JSON, on lines."""
+        lines = [
+            part.text if isinstance(part, TextPart) else json.dumps(part.data, ensure_ascii=False)
+            for part in self.parts
+            if not isinstance(part, FilePart)
+        ]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +332,9 @@ class BuildContext:
 class Wrapper(Protocol):
     """Drives one agent.
 
-    One task drives a turn from the first `__anext__` to `aclose()`; cancelling a turn means cancelling that task.
-    A wrapper may also have `async fork(state) -> state` (where a state is a handle; a value is deep-copied) and
+    A wrapper's class is made with the agent alone: `SomeWrapper(agent)`; it raises `WrapError` where that agent cannot
+    be driven. One task drives a turn from the first `__anext__` to `aclose()`; cancelling a turn means cancelling that
+    task. A wrapper may also have `async fork(state) -> state` (where a state is a handle; a value is deep-copied) and
     `async release(state) -> None` (a handle that nobody will use again).
     """
 

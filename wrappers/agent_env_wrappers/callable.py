@@ -1,0 +1,286 @@
+"""Any callable as an agent: a function, method, partial, lambda or object with `__call__`; sync, async or generator.
+
+Parameters are filled by name:
+
+| name | what it gets |
+|---|---|
+| `message`, `prompt`, `text`, `input` or `query` | the caller's message as a `str`; the whole one if annotated `Message` |
+| `history` | the earlier messages, `[{"role": "user" or "assistant", "content": str}, ...]`, without the current one |
+| `peers` | `{seat: ask}`; `ask(message)` returns the reply: awaitable for async agents, blocking for sync ones |
+| `context` | a `dict` about the call (episode, depth, caller) |
+| `model` | the `ModelRoute` of this turn, or None |
+| `answers` | `{interrupt id: value}`, the caller's answers to an `Interrupt` of the last turn |
+| `state` | what the agent's last `Done` or `Interrupt` carried in `state`, None at first |
+
+A callable with one single parameter may name it as it likes. The reply is a `str`; a JSON value, dataclass or pydantic
+model (it becomes `Done.data`, and its JSON text `Done.text`); a `Message`; a `Done`; or an `Interrupt`. A generator
+yields pieces of text and events, and ends with the text of all pieces unless it yields or returns one of the above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import inspect
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, ClassVar
+
+from agent_env_wrappers.answers import answer_of, refuse_answers
+from agent_env_wrappers.contract import (
+    AgentError,
+    AgentInfo,
+    Caps,
+    DataPart,
+    Done,
+    Event,
+    FilePart,
+    Interrupt,
+    Message,
+    ModelCall,
+    PeerTool,
+    Status,
+    TextDelta,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    Turn,
+    WrapError,
+)
+from agent_env_wrappers.parameters import Parameters
+from agent_env_wrappers.threads import Returned, Threads, anywhere
+
+REMEMBERING = frozenset({"history", "state", "answers"})
+EVENTS = (TextDelta, ToolCall, ToolReturn, ModelCall, Status, Interrupt, Done)
+
+STATEFUL = {
+    "autogen_agentchat": "an autogen agent",
+    "crewai": "a crewai object",
+    "dspy": "a dspy module",
+    "smolagents": "a smolagents agent",
+    "strands": "a strands agent",
+}
+"""Frameworks whose objects can be called, or nearly so, and hold one history for everybody who calls them."""
+
+
+class CallableWrapper:
+    """Drives a callable; the conversation is its transcript, passed in as `history`.
+
+    A sync callable runs in a thread of its own each turn, so it may block and call blocking peers at any depth.
+    """
+
+    framework: ClassVar[str] = "callable"
+
+    def __init__(self, agent: Callable[..., Any]) -> None:
+        self._agent = agent
+        self._plan = Parameters.of(agent)
+        self.threads = Threads(name=self._plan.name or "agent")
+
+    @classmethod
+    def match(cls, agent: object) -> int:
+        """1 for what can be called, 0 for classes and for objects that would mix conversations; never imports."""
+        if isinstance(agent, type) or not callable(agent):
+            return 0
+        return int(not any(root in STATEFUL for root in roots(agent)))
+
+    async def describe(self) -> AgentInfo:
+        """Describes the callable by its name, docstring and parameters."""
+        plan = self._plan
+        remembers = bool(plan.takes & REMEMBERING)
+        caps = Caps(
+            streaming=plan.generator,
+            tool_events=plan.generator,
+            interrupts="answers" in plan.takes,
+            state="value" if remembers else "none",
+            fork=remembers,
+            tools="turn" if "peers" in plan.takes else "none",
+            model="turn" if "model" in plan.takes else "none",
+            parts=frozenset({"text", "data", "file"} if plan.whole else {"text", "data"}),
+        )
+        return AgentInfo(framework=self.framework, caps=caps, name=plan.name, description=plan.description)
+
+    async def run(self, turn: Turn) -> AsyncIterator[Event]:
+        """Calls the agent once. Raises `WrapError` where the turn has what the callable has no parameter for."""
+        arguments = self._arguments(turn)
+        pieces: list[str] = []
+        end: Any = None
+        with routed(None):
+            async with aclosing(self._play(arguments)) as items:
+                try:
+                    async for item in items:
+                        if isinstance(item, Returned):
+                            end = item.value
+                        elif isinstance(item, Done | Interrupt):
+                            end = item
+                            break
+                        elif isinstance(item, str):
+                            pieces.append(item)
+                            yield TextDelta(item)
+                        elif isinstance(item, EVENTS):
+                            if isinstance(item, TextDelta) and item.channel == "answer":
+                                pieces.append(item.text)
+                            yield item
+                        else:
+                            raise AgentError(f"the agent yielded {type(item).__name__}; yield str or an Event")
+                except (AgentError, WrapError):
+                    raise
+                except (Exception, SystemExit) as error:
+                    raise AgentError(f"the agent raised {type(error).__name__}") from error
+        if end is None and (self._plan.generator or pieces):
+            end = "".join(pieces)
+        yield self._remember(turn, _ending(end))
+
+    async def aclose(self) -> None:
+        """Frees nothing: threads end by themselves."""
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _arguments(self, turn: Turn) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        plan = self._plan
+        if not plan.whole and any(isinstance(part, FilePart) for part in turn.message.parts):
+            raise WrapError(f"{plan.called} reads text and data; annotate its message as `Message` to read files")
+        if turn.tools and "peers" not in plan.takes:
+            raise WrapError(f"{plan.called} cannot be given peers; add a parameter `peers` to it")
+        if turn.model is not None and "model" not in plan.takes:
+            raise WrapError(f"the model of {plan.called} cannot be set; add a parameter `model` to it and use that")
+        memory = turn.state or {}
+        offered: dict[str, Any] = {
+            "history": [dict(entry) for entry in memory.get("history", ())],
+            "peers": self._peers(turn) if turn.tools else {},
+            "context": dict(turn.context),
+            "model": turn.model,
+            "answers": _answers(turn, memory.get("asked")),
+            "state": copy.deepcopy(memory.get("own")),
+        }
+        message = turn.message if plan.whole else _said(turn, offered["answers"])
+        named = {name: offered[name] for name in plan.takes}
+        return ((message,), named) if plan.positional else ((), {plan.message: message, **named})
+
+    def _peers(self, turn: Turn) -> dict[str, Callable[..., Any]]:
+        loop = asyncio.get_running_loop()
+        peers: dict[str, Callable[..., Any]] = {}
+        for tool in turn.tools:
+            if tool.seat in peers:
+                raise WrapError(f"two peers have the seat {tool.seat!r}; give each need a seat of its own")
+            ask = tool.acall if self._plan.is_async else anywhere(loop, tool.acall, tool.call)
+            peers[tool.seat] = _by_message(tool, ask)
+        return peers
+
+    # ── the call ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _play(self, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> AsyncGenerator[Any]:
+        """Yields what the agent yields, and what it returns as one `Returned`."""
+        positional, named = arguments
+        if self._plan.is_async:
+            result = self._agent(*positional, **named)
+        else:
+
+            def work(emit: Callable[[Any], None]) -> Any:
+                made = self._agent(*positional, **named)
+                return _exhaust(made, emit) if isinstance(made, Iterator) else made
+
+            result = None
+            async with aclosing(self.threads.play(work)) as items:
+                async for item in items:
+                    if isinstance(item, Returned):
+                        result = item.value
+                    else:
+                        yield item
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, AsyncIterator):
+            async with AsyncExitStack() as stack:
+                if inspect.isasyncgen(result):
+                    stack.push_async_callback(result.aclose)
+                async for item in result:
+                    yield item
+        else:
+            yield Returned(result)
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _remember(self, turn: Turn, end: Done | Interrupt) -> Done | Interrupt:
+        """Puts the conversation's next state into the last event; an agent that takes none of it keeps none."""
+        memory = turn.state or {}
+        said, replied = (
+            _said(turn, _answers(turn, memory.get("asked"))),
+            end.prompt if isinstance(end, Interrupt) else end.text,
+        )
+        history = [
+            *memory.get("history", ()),
+            {"role": "user", "content": said},
+            {"role": "assistant", "content": replied},
+        ]
+        state = {"history": history, "own": end.state, "asked": end.id if isinstance(end, Interrupt) else None}
+        kept = isinstance(end, Interrupt) or self._plan.takes & REMEMBERING
+        return dataclasses.replace(end, state=state if kept else None)
+
+
+def roots(agent: object) -> list[str]:
+    """The top-level modules of an object's class and of the classes that it is made from."""
+    kind: type[Any] = type(agent)
+    return [made.__module__.partition(".")[0] for made in kind.__mro__]
+
+
+def _answers(turn: Turn, asked: str | None) -> dict[str, Any]:
+    if asked is None:
+        refuse_answers(turn)
+        return {}
+    return {asked: answer_of(turn, asked)}
+
+
+def _said(turn: Turn, answers: Mapping[str, Any]) -> str:
+    """The caller's words: the message, or where it is empty the answer."""
+    if turn.message.parts or not answers:
+        return turn.message.prompt
+    return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in answers.values())
+
+
+def _by_message(tool: PeerTool, ask: Callable[..., Any]) -> Callable[..., Any]:
+    """The peer as a function of one message; further arguments of its tool go by name."""
+    names = list(tool.parameters.get("properties", {}))
+    name = names[0] if len(names) == 1 else "message"
+
+    def peer(message: str, /, **arguments: Any) -> Any:
+        return ask(**{name: message, **arguments})
+
+    return peer
+
+
+def _exhaust(pieces: Iterator[Any], emit: Callable[[Any], None]) -> Any:
+    """Emits what a sync generator yields, and returns what it returns; it is closed when the turn is abandoned."""
+    try:
+        while True:
+            emit(next(pieces))
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        close = getattr(pieces, "close", None)
+        if close is not None:
+            close()
+
+
+def _ending(value: Any) -> Done | Interrupt:
+    """The last event for what an agent gave back; raises `AgentError` for what is no reply."""
+    if isinstance(value, Done | Interrupt):
+        return value
+    if isinstance(value, str):
+        return Done(value)
+    if isinstance(value, Message):
+        if not all(isinstance(part, TextPart | DataPart) for part in value.parts):
+            raise AgentError("the agent replied with a file; reply with text and data")
+        return Done(value.prompt, data=value.data)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    elif callable(dump := getattr(value, "model_dump", None)):
+        value = dump(mode="json")
+    try:
+        if value is None:
+            raise TypeError
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        raise AgentError(f"the agent replied with {kind}; reply with str, a JSON value, Message or Done") from error
+    return Done(text, data=json.loads(text))

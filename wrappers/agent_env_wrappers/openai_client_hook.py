@@ -1,0 +1,150 @@
+"""Re-points the openai SDK's chat requests, for agents whose model cannot be set once they are built.
+
+While a route is current, every chat completion of every openai client goes to the route instead: its URL, its key,
+its model name. Nothing of the client's own credentials goes along. The route is a context variable, so turns that
+run at the same time keep theirs apart, also in threads that copy the context.
+
+This uses one private method of the SDK, since no public one is asked at request time; `install` proves it first
+and says clearly when a new version of the SDK has moved it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from agent_env_wrappers.contract import ModelRoute, WrapError
+
+CHAT = "/chat/completions"
+KEPT = frozenset({"accept", "accept-encoding", "connection", "content-length", "content-type", "user-agent"})
+"""Headers that go to a route: no other one, since any may hold a credential of the agent's owner."""
+
+
+@dataclass(slots=True)
+class Routed:
+    """The route of one turn and how many chat requests took it."""
+
+    route: ModelRoute
+    requests: int = 0
+
+
+_current: ContextVar[Routed | None] = ContextVar("agent_env_wrappers_route", default=None)
+
+
+@contextmanager
+def routed(route: ModelRoute | None) -> Generator[Routed | None]:
+    """Sends the chat requests of the block to `route`; with None, to where each client sends them itself.
+
+    A turn that is played inside another one's (a peer in the same process) must not inherit its route, so every
+    wrapper that may reach the openai SDK enters this, with its own route or with None. Raises `WrapError` when the
+    SDK cannot be re-pointed.
+    """
+    if route is not None:
+        install()
+    mine = None if route is None else Routed(route)
+    token = _current.set(mine)
+    try:
+        yield mine
+    finally:
+        # A turn that was dropped is closed in another context, where there is nothing to put back.
+        with suppress(ValueError):
+            _current.reset(token)
+
+
+def install() -> str:
+    """Puts the hook into the openai SDK, once in a process, and returns the SDK's version.
+
+    Raises `WrapError` when the SDK is missing, or when a request that is built for the test does not take the route.
+    """
+    try:
+        import openai
+        from openai._base_client import BaseClient
+    except ImportError as error:
+        raise WrapError(
+            "the model of this agent can be re-pointed only where it is asked through the openai SDK, which is not "
+            "installed or has moved its client: install openai>=2, or hand over a factory that uses build.model"
+        ) from error
+    client: Any = BaseClient
+    if not isinstance(getattr(client, "_build_request", None), _BuildRequest):
+        original = getattr(client, "_build_request", None)
+        if original is None:
+            raise WrapError(_moved(openai.__version__))
+        client._build_request = _BuildRequest(original)
+        try:
+            _prove()
+        except Exception as error:
+            client._build_request = original
+            raise WrapError(_moved(openai.__version__)) from error
+    return openai.__version__
+
+
+class _BuildRequest:
+    """Stands in for `BaseClient._build_request(self, options, *, retries_taken=0)`."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __get__(self, client: Any, owner: Any = None) -> Any:
+        return self if client is None else partial(self, client)
+
+    def __call__(self, client: Any, options: Any, **kwargs: Any) -> Any:
+        turn = _current.get()
+        if turn is None or not options.url.endswith(("/completions", "/responses")):
+            return self._original(client, options, **kwargs)
+        _refuse(client, options)
+        route = turn.route
+        body = {**(options.json_data or {}), **(options.extra_json or {}), "model": route.model}
+        options = options.model_copy(update={"json_data": body, "extra_json": None})
+        request = self._original(client, options, **kwargs)
+        request.url = type(request.url)(route.base_url.rstrip("/") + CHAT)
+        headers = {name: value for name, value in request.headers.items() if name.lower() in KEPT}
+        headers["host"] = request.url.netloc.decode("ascii")
+        headers["authorization"] = f"Bearer {route.api_key}"
+        request.headers = type(request.headers)({**headers, **route.headers})
+        turn.requests += 1
+        return request
+
+
+def _refuse(client: Any, options: Any) -> None:
+    """Raises `WrapError` for requests that cannot take a route as they are, instead of letting them pass by it."""
+    if not options.url.endswith(CHAT):
+        raise WrapError(
+            f"the agent asks its model at {options.url!r}, and a route speaks chat completions alone; make its "
+            "model for them (of langchain: ChatOpenAI(use_responses_api=False))"
+        )
+    signs = client.custom_auth is not None or getattr(client, "_provider_runtime", None) is not None
+    if signs or client._client.auth is not None:
+        raise WrapError(
+            f"the agent's {type(client).__name__} client signs its requests itself, and its credentials must not go "
+            "to a route; make it with a plain api_key"
+        )
+
+
+def _prove() -> None:
+    """Raises `RuntimeError`, or what the SDK raises, unless a request is built for the route and for it alone."""
+    from openai import OpenAI
+    from openai._models import FinalRequestOptions
+
+    with OpenAI(api_key="own", base_url="http://own.invalid/v1") as client:
+        token = _current.set(Routed(ModelRoute("http://route.invalid/v1", "routed", "key")))
+        try:
+            options = FinalRequestOptions(method="post", url=CHAT, json_data={"model": "own", "messages": []})
+            request: Any = client._build_request(options)  # pyright: ignore[reportPrivateUsage]
+        finally:
+            _current.reset(token)
+    sent = (str(request.url), json.loads(request.content)["model"], request.headers["authorization"])
+    if sent != (f"http://route.invalid/v1{CHAT}", "routed", "Bearer key"):
+        raise RuntimeError(f"the request went out as {sent!r}")
+
+
+def _moved(version: str) -> str:
+    return (
+        f"openai {version} no longer builds its requests in BaseClient._build_request as the versions 2 and 3 do, so "
+        "the model of this agent cannot be re-pointed; install an earlier openai, or hand over a factory that uses "
+        "build.model"
+    )
