@@ -49,6 +49,7 @@ from agent_env_wrappers.contract import (
     Turn,
     WrapError,
 )
+from agent_env_wrappers.openai_client_hook import routed
 from agent_env_wrappers.parameters import Parameters
 from agent_env_wrappers.threads import Returned, Threads, anywhere
 
