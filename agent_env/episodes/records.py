@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 from agent_env.errors import ProtocolError
 
@@ -193,15 +192,10 @@ def record_id(record: AnyRecord) -> str | None:
     return None if isinstance(record, RewardRecord) else record.call_id
 
 
-@cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
-
-
 def written(record: Any) -> dict[str, Json]:
     """The fields of a record that are not None, after its `kind`."""
     value: dict[str, Json] = {"kind": record.kind}
-    for name in _names(type(record)):
+    for name in record.__match_args__:
         field = getattr(record, name)
         if field is not None:
             value[name] = field
@@ -210,8 +204,9 @@ def written(record: Any) -> dict[str, Json]:
 
 def read(kind: type[R], value: Mapping[str, Json]) -> R:
     """Makes a record of the fields that are there; raises `ProtocolError` when one that it needs is not."""
+    names: tuple[str, ...] = cast(Any, kind).__match_args__
     try:
-        return kind(**{name: value[name] for name in _names(kind) if name in value})
+        return kind(**{name: value[name] for name in names if name in value})
     except TypeError:
         needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
         missing = [name for name in needed if name not in value]

@@ -1,0 +1,51 @@
+"""Runs a gateway: `python -m agent_env.gateway --directory DIR`; prints `{"url": …}` when it is ready."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+
+from agent_env.gateway.app import Gateway
+from agent_env.gateway.server import ADMIN_VARIABLE, running
+
+
+async def serve(gateway: Gateway, host: str, port: int, *, until_stdin_ends: bool) -> None:
+    """Serves until the process is told to stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stop.set)
+    if until_stdin_ends:
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        ended = asyncio.ensure_future(reader.read())
+        ended.add_done_callback(lambda _: stop.set())
+    async with running(gateway, host=host, port=port) as url:
+        print(json.dumps({"url": url}), flush=True)
+        await stop.wait()
+    gateway.close()
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m agent_env.gateway", description=__doc__)
+    parser.add_argument("--directory", required=True, help="where the journals of runs go")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--until-stdin-ends", action="store_true", help="stop when the parent process ends")
+    options = parser.parse_args()
+    token = os.environ.pop(ADMIN_VARIABLE, "")
+    if not token:
+        parser.error(f"set {ADMIN_VARIABLE} to the admin token")
+    import uvloop
+
+    gateway = Gateway(options.directory, admin_token=token)
+    uvloop.run(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends))
+
+
+if __name__ == "__main__":
+    main()

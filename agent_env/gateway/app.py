@@ -1,0 +1,197 @@
+"""The gateway: the model endpoint that agents are pointed at, and the collector of what they did."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_env.context import new_call_id
+from agent_env.episodes import EdgeRecord, TurnRecord, record_from_json
+from agent_env.errors import (
+    AgentEnvError,
+    Forbidden,
+    InvalidArguments,
+    ProtocolError,
+    Unauthenticated,
+    UnknownTool,
+)
+from agent_env.gateway.http import (
+    CallerGone,
+    Receive,
+    Scope,
+    Send,
+    dump,
+    header,
+    read_body,
+    reply,
+    reply_error,
+    reply_json,
+)
+from agent_env.gateway.journal import Journal
+from agent_env.gateway.proxy import ModelCall
+from agent_env.gateway.runs import OpenRun, SeatPolicy
+from agent_env.gateway.tokens import checked_name, new_secret
+from agent_env.net import bearer
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+MODEL_SECONDS = 600.0
+
+
+class Gateway:
+    """An ASGI app that forwards the model calls of runs, records them, and collects turns and edges.
+
+    | request | bearer | does |
+    |---|---|---|
+    | `POST /runs` `{seats, run?, secret?}` | admin | opens a run: `{run, secret}` |
+    | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/chat/completions` | the seat's | one model call |
+    | `GET …/v1/models` | the seat's | the seat's model |
+    | `POST /runs/{run}/{episode}/records` | any seat's of the episode | keeps a JSON array of turns and edges |
+    | `POST /runs/{run}/collect` `{episodes: [id]}` | admin | the episodes' records, JSON lines in order of arrival |
+    | `DELETE /runs/{run}` | admin | closes the run; its journal `{directory}/{run}.jsonl` stays |
+    | `GET /health` | none | `{"status": "healthy", …}` |
+
+    A record that was acknowledged is on disk. A run that is opened again with its secret, by this process or a later
+    one, has all of them. The tokens of seats are minted from the secret by whoever opened the run (`RunHandle`).
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        admin_token: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+        model_seconds: float = MODEL_SECONDS,
+    ) -> None:
+        self.directory = Path(directory)
+        self.admin_token = admin_token or secrets.token_urlsafe(32)
+        self._max_body = max_body_bytes
+        self._max_reply = max_reply_bytes
+        self._model_seconds = model_seconds
+        self._runs: dict[str, OpenRun] = {}
+
+    def close(self) -> None:
+        """Closes all runs; their journals stay."""
+        for run in self._runs.values():
+            run.journal.close()
+        self._runs.clear()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ProtocolError(f"the gateway speaks http, not {scope['type']!r}")
+        try:
+            await self._answer(scope, receive, send)
+        except AgentEnvError as error:
+            await reply_error(send, error)
+        except CallerGone:
+            return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        match scope["method"], path.split("/")[1:]:
+            case "POST", ["runs", run, episode, seat, turn, "v1", "chat", "completions"]:
+                found = self._admit(scope, run, episode, seat)
+                body = await read_body(scope, receive, self._max_body)
+                call = ModelCall(found, episode, seat, checked_name("call id", turn), body, self._max_reply)
+                await call.play(receive, send, self._model_seconds)
+            case "GET", ["runs", run, episode, seat, _, "v1", "models"]:
+                policy = self._admit(scope, run, episode, seat).seats[seat]
+                model = {"id": policy.model, "object": "model", "created": 0, "owned_by": "agent-env"}
+                await reply_json(send, 200, {"object": "list", "data": [model]})
+            case "POST", ["runs", run, episode, "records"]:
+                found = self._admit(scope, run, episode, None)
+                await _keep_records(found, episode, await read_body(scope, receive, self._max_body))
+                await reply(send, 200, b"{}")
+            case "POST", ["runs", run, "collect"]:
+                opened = self._own(scope, run)
+                await self._collect(opened, await _json(scope, receive, self._max_body), send)
+            case "POST", ["runs"]:
+                self._check_admin(scope)
+                await reply_json(send, 200, self._open(await _json(scope, receive, self._max_body)))
+            case "DELETE", ["runs", run]:
+                self._own(scope, run).journal.close()
+                del self._runs[run]
+                await reply(send, 200, b"{}")
+            case "GET", ["health"]:
+                data = {"status": "healthy", "runs": len(self._runs)}
+                await reply_json(send, 200, {"status": "healthy", "success": True, "data": data})
+            case method, _:
+                raise UnknownTool(
+                    f"the gateway has no {method} {path!r}; see agent_env.gateway.Gateway for what it has"
+                )
+
+    def _admit(self, scope: Scope, name: str, episode: str, seat: str | None) -> OpenRun:
+        """The run that the bearer token opens; which of its parts did not fit is not told."""
+        run = self._runs.get(name)
+        token = bearer(header(scope, b"authorization"))
+        if run is not None and token is not None and run.admits(episode, seat, token):
+            return run
+        raise Unauthenticated(
+            "the gateway wants the bearer token that the run's owner minted for this run, episode and seat"
+        )
+
+    def _check_admin(self, scope: Scope) -> None:
+        token = bearer(header(scope, b"authorization")) or ""
+        if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self.admin_token.encode()):
+            raise Unauthenticated("the gateway wants its admin token for this")
+
+    def _own(self, scope: Scope, name: str) -> OpenRun:
+        self._check_admin(scope)
+        run = self._runs.get(name)
+        if run is None:
+            raise UnknownTool(f"the gateway has no open run {name!r}; open it with POST /runs")
+        return run
+
+    def _open(self, wanted: Any) -> dict[str, str]:
+        if not isinstance(wanted, Mapping) or not isinstance(wanted.get("seats"), Mapping) or not wanted["seats"]:
+            raise InvalidArguments('a run is opened with {"seats": {seat: {"model": …, "endpoints": [url, …]}}}')
+        seats = {str(seat): SeatPolicy.from_json(str(seat), value) for seat, value in wanted["seats"].items()}
+        name = checked_name("run", str(wanted.get("run") or new_call_id()))
+        secret = str(wanted.get("secret") or new_secret())
+        run = self._runs.get(name)
+        if run is None:
+            for seat in seats:
+                checked_name("seat", seat)
+            journal = Journal(self.directory / f"{name}.jsonl", name, secret)
+            self._runs[name] = OpenRun(name, secret, seats, journal)
+        elif hmac.compare_digest(run.secret.encode(), secret.encode()):
+            run.seat(seats)
+        else:
+            raise Forbidden(f"the run {name!r} is open with another secret; choose another name")
+        return {"run": name, "secret": secret}
+
+    async def _collect(self, run: OpenRun, wanted: Any, send: Send) -> None:
+        episodes = wanted.get("episodes") if isinstance(wanted, Mapping) else None
+        if not isinstance(episodes, list):
+            raise InvalidArguments('records are collected with {"episodes": [id, …]}')
+        lines = [line for episode in episodes for line in run.journal.read(str(episode))]
+        await reply(send, 200, b"".join(lines))
+
+
+async def _keep_records(run: OpenRun, episode: str, body: bytes) -> None:
+    """Keeps the records of one request, all or none."""
+    try:
+        records = json.loads(body)
+    except ValueError:
+        records = None
+    if not isinstance(records, list):
+        raise InvalidArguments("records are posted as a JSON array")
+    lines: list[bytes] = []
+    for value in records:
+        record = record_from_json(value) if isinstance(value, Mapping) else None
+        if not isinstance(record, TurnRecord | EdgeRecord) or record.episode != episode:
+            raise InvalidArguments(f"the records posted here must be turns and edges of the episode {episode!r}")
+        lines.append(dump(value) + b"\n")
+    await run.journal.append(episode, lines)
+
+
+async def _json(scope: Scope, receive: Receive, limit: int) -> Any:
+    try:
+        return json.loads(await read_body(scope, receive, limit))
+    except ValueError:
+        raise InvalidArguments("the body must be JSON") from None

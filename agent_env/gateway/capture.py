@@ -1,0 +1,125 @@
+"""What a model call leaves behind: the fields that rows are cut from, out of an answer in either form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agent_env.episodes import CallRecord
+from agent_env.errors import ProtocolError
+
+
+def ask_for_tokens(body: dict[str, Any]) -> None:
+    """Makes a chat request ask for the logprobs and ids of its tokens (vLLM's field names)."""
+    body["logprobs"] = True
+    body["return_token_ids"] = True
+
+
+def capture(record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
+    """Fills a record from a chat completion, whose token fields it takes out.
+
+    `keep_logprobs` leaves the logprobs in the answer as well: the agent asked for them itself.
+    """
+    record.response = response
+    record.usage = response.get("usage")
+    record.policy_version = response.get("policy_version")
+    prompt = response.pop("prompt_token_ids", None)
+    choices = response.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(choice, dict):
+        record.finish_reason = choice.get("finish_reason")
+        record.token_ids = choice.pop("token_ids", None)
+        prompt = prompt or choice.pop("prompt_token_ids", None)
+        logprobs = choice.get("logprobs")
+        content = logprobs.get("content") if isinstance(logprobs, dict) else None
+        if content is not None:
+            record.logprobs = [entry["logprob"] for entry in content]
+        if not keep_logprobs:
+            choice.pop("logprobs", None)
+    record.prompt_token_ids = prompt
+
+
+class StreamCapture:
+    """Puts the chunks of a streamed chat completion together to what the same call would have answered unstreamed.
+
+    `feed` takes the bytes of a `text/event-stream` as they come (WHATWG HTML §9.2); `done` tells whether its end,
+    `data: [DONE]`, was seen.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self.response: dict[str, Any] = {}
+        self._rest = b""
+        self._choices: dict[int, dict[str, Any]] = {}
+
+    def feed(self, piece: bytes) -> None:
+        """Takes the next bytes; raises `ProtocolError` for a chunk that is none."""
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    self.done = True
+                elif data:
+                    try:
+                        self._chunk(json.loads(data))
+                    except (ValueError, TypeError, AttributeError):
+                        raise ProtocolError("the model's server streamed what is no chat completion chunk") from None
+
+    def finish(self) -> dict[str, Any]:
+        """The whole answer."""
+        self.response["object"] = "chat.completion"
+        self.response["choices"] = [self._choices[index] for index in sorted(self._choices)]
+        return self.response
+
+    def _chunk(self, chunk: dict[str, Any]) -> None:
+        for choice in chunk.pop("choices", None) or ():
+            index = choice.pop("index", 0)
+            whole = self._choices.setdefault(index, {"index": index, "message": {}})
+            _merge(whole["message"], choice.pop("delta", None) or {})
+            _merge(whole, choice)
+        for name, value in chunk.items():
+            if value is not None:
+                self.response[name] = value
+
+
+def _merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
+    """Adds a delta: texts and lists grow, objects are merged, entries with an `index` meet their like, the rest is
+    replaced."""
+    for name, value in piece.items():
+        known = whole.get(name)
+        if value is None:
+            whole.setdefault(name, None)
+        elif known is None:
+            whole[name] = _fresh(value)
+        elif isinstance(value, str) and isinstance(known, str) and name not in _NAMES:
+            whole[name] = known + value
+        elif isinstance(value, dict) and isinstance(known, dict):
+            _merge(known, value)
+        elif isinstance(value, list) and isinstance(known, list):
+            _extend(known, value)
+        else:
+            whole[name] = value
+
+
+_NAMES = frozenset({"id", "role", "type", "finish_reason"})
+"""Texts that come whole, though perhaps more than once."""
+
+
+def _extend(known: list[Any], values: list[Any]) -> None:
+    for value in values:
+        index = value.get("index") if isinstance(value, dict) else None
+        same = next((entry for entry in known if index is not None and entry.get("index") == index), None)
+        if same is None:
+            known.append(value)
+        else:
+            _merge(same, value)
+
+
+def _fresh(value: Any) -> Any:
+    if isinstance(value, list):
+        grown: list[Any] = []
+        _extend(grown, value)
+        return grown
+    return value

@@ -1,0 +1,106 @@
+"""A run from its owner's side: opened once, its tokens minted offline, its episodes collected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from agent_env.context import Route, Run
+from agent_env.errors import ProtocolError
+from agent_env.gateway.runs import SeatPolicy
+from agent_env.gateway.tokens import checked_name, mint_token
+from agent_env.net import bearer_headers, error_of, post_json, request_json, shared_http, transport_errors
+
+_SECONDS = 60.0
+_BATCH = 500
+
+
+class RunHandle:
+    """A run that is open at a gateway.
+
+        async with await RunHandle.open(url, token, {"sender": SeatPolicy("A", (policy_url,))}) as run:
+            seat = run.episode("e1", "sender")          # a context.Run with its tokens, made offline
+            ...
+            records = await run.collect(["e1"])         # {"e1": [record, …]} in JSON form
+
+    Leaving the block closes the run; its journal stays where the gateway keeps it.
+    """
+
+    def __init__(self, gateway: str, run: str, secret: str, seats: Mapping[str, SeatPolicy], admin_token: str) -> None:
+        self.gateway = gateway.rstrip("/")
+        self.run = run
+        self.secret = secret
+        self.seats = dict(seats)
+        self._headers = bearer_headers(admin_token)
+
+    @classmethod
+    async def open(
+        cls,
+        gateway: str,
+        admin_token: str,
+        seats: Mapping[str, SeatPolicy],
+        *,
+        run: str | None = None,
+        secret: str | None = None,
+    ) -> RunHandle:
+        """Opens a run, or opens it again when `run` and `secret` are those of an earlier one."""
+        body: dict[str, Any] = {"seats": {seat: policy.to_json() for seat, policy in seats.items()}}
+        if run is not None:
+            body["run"] = run
+        if secret is not None:
+            body["secret"] = secret
+        url = gateway.rstrip("/") + "/runs"
+        opened = await post_json(url, body, headers=bearer_headers(admin_token), timeout=_SECONDS)
+        try:
+            return cls(gateway, str(opened["run"]), str(opened["secret"]), seats, admin_token)
+        except (KeyError, TypeError):
+            raise ProtocolError(f"{url} did not answer as a gateway does") from None
+
+    def episode(self, episode: str, seat: str) -> Run:
+        """One episode of the run as the agent in `seat` is to see it, with the tokens of all seats."""
+        checked_name("episode", episode)
+        routes = {
+            name: Route(mint_token(self.secret, episode, name), policy.model) for name, policy in self.seats.items()
+        }
+        return Run(self.gateway, self.run, episode, seat, routes)
+
+    async def collect(self, episodes: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """The records of episodes so far, in JSON form and the order of their arrival; every id has an entry."""
+        wanted = list(episodes)
+        found: dict[str, list[dict[str, Any]]] = {episode: [] for episode in wanted}
+        left = iter(wanted)
+        while batch := list(islice(left, _BATCH)):
+            for line in (await self._fetch(batch)).splitlines():
+                record = json.loads(line)
+                found[record["episode"]].append(record)
+        return found
+
+    async def aclose(self) -> None:
+        """Closes the run at the gateway."""
+        await request_json("DELETE", f"{self.gateway}/runs/{self.run}", headers=self._headers, timeout=_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _fetch(self, episodes: list[str]) -> bytes:
+        url = f"{self.gateway}/runs/{self.run}/collect"
+        with transport_errors(url):
+            async with shared_http().post(
+                url,
+                json={"episodes": episodes},
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=_SECONDS),
+            ) as response:
+                if response.status != 200:
+                    raise await error_of(response)
+                return await response.read()

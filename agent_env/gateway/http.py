@@ -1,0 +1,70 @@
+"""The few ASGI parts that the gateway needs, without a framework on its hot path (ASGI 3.0)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from agent_env.errors import AgentEnvError, MessageTooLarge
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+class CallerGone(Exception):
+    """The caller closed its connection before the request was whole."""
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of this (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body; raises `MessageTooLarge` beyond the limit, before reading where its length is declared."""
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdecimal() and int(declared) > limit:
+        raise MessageTooLarge(f"the body has {declared} bytes; the gateway takes {limit}")
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerGone
+        body += bytes(message.get("body", b""))
+        if len(body) > limit:
+            raise MessageTooLarge(f"the body has more than {limit} bytes, which is what the gateway takes")
+        if not message.get("more_body"):
+            return body
+
+
+async def reply(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    """Answers with JSON bytes."""
+    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": fields + (headers or [])})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def reply_json(send: Send, status: int, value: Any) -> None:
+    """Answers with a JSON value."""
+    await reply(send, status, dump(value))
+
+
+async def reply_error(send: Send, error: AgentEnvError) -> None:
+    """Answers with an error, in a form that both OpenAI clients and agent-env's own read."""
+    wire = error.to_wire()
+    value = {"error": {**wire, "type": wire["code"], "param": None}}
+    headers: list[tuple[bytes, bytes]] = []
+    if error.retry_after is not None:
+        headers.append((b"retry-after", str(int(error.retry_after)).encode()))
+    await reply(send, error.http_status, dump(value), headers)
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":")).encode()

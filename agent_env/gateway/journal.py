@@ -1,0 +1,103 @@
+"""The journal of a run: every record on disk before it is acknowledged, found again by episode."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_env.episodes.lines import LineFile, LineReader
+from agent_env.errors import Forbidden, TransportError
+
+
+class Journal:
+    """The records of one run in one file of JSON lines.
+
+    Lines that arrive in the same step of the event loop are written together (group commit). Memory holds offsets
+    alone; records are read from the file when they are collected. Opening the file of an earlier process finds all
+    that was acknowledged; its first line binds it to the run's secret, of which it holds a digest.
+    """
+
+    def __init__(self, path: Path, run: str, secret: str) -> None:
+        self._spans: dict[str, array[int]] = {}
+        self._buffer: list[tuple[str, bytes]] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self._file = LineFile(path)
+        proof = hashlib.sha256(secret.encode()).hexdigest()
+        try:
+            if self._file.size:
+                self._load(run, proof)
+            else:
+                self._file.append(_line({"kind": "run", "run": run, "secret_sha256": proof}))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, episode: str, lines: Sequence[bytes]) -> asyncio.Future[None]:
+        """Takes lines, each with its end; the future is done once they are safe, or has a `TransportError`."""
+        loop = asyncio.get_running_loop()
+        if not self._waiters:
+            loop.call_soon(self._commit)
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
+        self._buffer.extend((episode, line) for line in lines)
+        return waiter
+
+    def read(self, episode: str) -> list[bytes]:
+        """The lines of an episode in the order of their arrival; empty for one that nobody wrote about."""
+        spans = self._spans.get(episode, array("Q"))
+        return [self._file.read_at(spans[at], spans[at + 1]) for at in range(0, len(spans), 2)]
+
+    def close(self) -> None:
+        """Writes what is waiting and closes the file, which stays."""
+        if self._waiters:
+            self._commit()
+        self._file.close()
+
+    def _commit(self) -> None:
+        buffer, self._buffer = self._buffer, []
+        waiters, self._waiters = self._waiters, []
+        if not waiters:
+            return
+        try:
+            offset = self._file.append(b"".join([line for _, line in buffer]))
+        except OSError as error:
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(TransportError(f"the gateway's journal takes no record: {error.strerror}"))
+            return
+        for episode, line in buffer:
+            self._index(episode, offset, len(line))
+            offset += len(line)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _index(self, episode: str, offset: int, length: int) -> None:
+        spans = self._spans.get(episode)
+        if spans is None:
+            spans = self._spans[episode] = array("Q")
+        spans.append(offset)
+        spans.append(length)
+
+    def _load(self, run: str, proof: str) -> None:
+        last: tuple[str, int] | None = None
+        for offset, value in LineReader(self._file.path):
+            if offset == 0:
+                if not hmac.compare_digest(str(value.get("secret_sha256")), proof):
+                    raise Forbidden(f"the run {run!r} was opened with another secret; choose another name")
+                continue
+            if last is not None:
+                self._index(*last, offset - last[1])
+            last = str(value["episode"]), offset
+        if last is not None:
+            self._index(*last, self._file.size - last[1])
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
