@@ -1,0 +1,41 @@
+"""Bounds that hold before anything else is looked at, so that no card can exhaust its reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from agent_env_cards.pointers import children, pointer
+
+MAX_DEPTH = 64
+MAX_SIZE = 1_000_000
+MAX_INTEGER = 2**53 - 1
+
+
+def excesses(card: object) -> Iterator[tuple[str, str]]:
+    """EC-04: a card is at most 64 levels deep and a million characters long, and its numbers are exact doubles."""
+    size = 0
+    pending: list[tuple[str, object, int]] = [("", card, 1)]
+    while pending:
+        at, value, depth = pending.pop()
+        size += 1 + (len(value) if isinstance(value, str) else 0)
+        if size > MAX_SIZE:
+            yield "", f"the card is longer than {MAX_SIZE} characters"
+            return
+        if fault := _number_fault(value):
+            yield at, fault
+        members = list(children(value))
+        if members and depth > MAX_DEPTH:
+            yield at, f"the card is nested more than {MAX_DEPTH} levels deep"
+            return
+        for token, member in members:
+            size += len(token) if isinstance(token, str) else 0
+            pending.append((at + pointer(token), member, depth + 1))
+
+
+def _number_fault(value: object) -> str | None:
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        return f"{str(value)[:40]} is outside of ±(2^53-1), where JSON numbers are exact (RFC 8785 §3.2.2.3)"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a JSON number"
+    return None

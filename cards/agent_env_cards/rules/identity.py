@@ -1,0 +1,64 @@
+"""Rules about who an environment is and the text that it says of itself."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agent_env_cards.names import name_fault
+from agent_env_cards.pointers import children, pointer, strings
+from agent_env_cards.versions import parse_version
+
+LONGEST_TEXT = 20_000
+# What turns the direction of text around: it can make a description read as something else than it says.
+_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_LAYOUT = frozenset("\n\t\r")
+
+Found = Iterator[tuple[str, str]]
+
+
+def names_are_labels(card: Mapping[str, Any]) -> Found:
+    """EC-10: a name is `[namespace/]name` of lower-case DNS labels."""
+    for at, name in strings(card, "name"):
+        if fault := name_fault(name):
+            yield at, fault
+
+
+def versions_are_semantic(card: Mapping[str, Any]) -> Found:
+    """EC-11: a version is strict Semantic Versioning without build metadata."""
+    for at, version in strings(card, "version"):
+        try:
+            parse_version(version)
+        except ValueError as error:
+            yield at, str(error)
+
+
+def descriptions_are_given(card: Mapping[str, Any]) -> Found:
+    """EC-13: a card says in a sentence what the environment is."""
+    description = card.get("description", "")
+    if isinstance(description, str) and not description.strip():
+        yield pointer("description"), "the description is missing; say in a sentence what the environment is"
+
+
+def texts_are_plain(card: Mapping[str, Any]) -> Found:
+    """EC-14: text has no control or direction-changing characters and is at most 20,000 characters long."""
+    pending: list[tuple[str, object]] = [("", card)]
+    while pending:
+        at, value = pending.pop()
+        if isinstance(value, str) and (fault := _text_fault(value)):
+            yield at, fault
+        for token, member in children(value):
+            if isinstance(token, str) and (fault := _text_fault(token)):
+                yield at, f"a member's name: {fault}"
+            if token != "children_environments" or at:
+                pending.append((at + pointer(token), member))
+
+
+def _text_fault(text: str) -> str | None:
+    if len(text) > LONGEST_TEXT:
+        return f"the text is {len(text)} characters long; write at most {LONGEST_TEXT}"
+    for character in text:
+        if character in _BIDI or (unicodedata.category(character) in ("Cc", "Cs") and character not in _LAYOUT):
+            return f"the text has the character U+{ord(character):04X}; leave it out"
+    return None
