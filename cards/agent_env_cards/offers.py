@@ -33,13 +33,14 @@ class Skill(Fact):
 
 
 class SampleRequest(Fact):
-    """A request that the environment is good at answering, as a caller would word it; `reply` is a good answer.
+    """A request that the environment is good at answering, as a caller would word it.
 
-    In JSON a bare string is a sample request with no reply.
+    `reply` is a good answer, `skill` the id of the skill that it shows, None for all of them. In JSON a bare string is a sample request with no reply.
     """
 
     request: str
     reply: str | None = None
+    skill: str | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -17,6 +17,12 @@ _SCHEME_MEMBERS = {
     "openIdConnect": ("openIdConnectUrl",),
     "mutualTLS": (),
 }
+_FLOW_MEMBERS = {
+    "authorizationCode": ("authorizationUrl", "tokenUrl", "scopes"),
+    "clientCredentials": ("tokenUrl", "scopes"),
+    "implicit": ("authorizationUrl", "scopes"),
+    "password": ("tokenUrl", "scopes"),
+}
 
 
 def rewards_are_bounded(card: Mapping[str, Any]) -> Found:
@@ -65,6 +71,11 @@ def schemes_are_complete(card: Mapping[str, Any]) -> Found:
         for member in _SCHEME_MEMBERS.get(kind, ()):
             if not scheme.get(member):
                 yield at + pointer(member), f"a scheme of type {kind!r} has a member {member!r}; add it"
+        for flow, members in _FLOW_MEMBERS.items():
+            for place, stated in objects(scheme, "flows", flow):
+                for member in members:
+                    if member not in stated:
+                        yield at + place + pointer(member), f"the flow {flow!r} has a member {member!r}; add it"
         if kind == "apiKey" and scheme.get("in") not in ("header", "query", "cookie", None):
             yield at + pointer("in"), f"a key is in the header, query or cookie, not in {scheme.get('in')!r}"
     declared = {at.rpartition("/")[2] for at, _ in select(card, "auth", "schemes", "*")}
