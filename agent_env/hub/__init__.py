@@ -1,10 +1,9 @@
 """The hub: releases (a card and how to launch it) and instances (where one is running, by lease)."""
 
-from agent_env.hub.heartbeat import Heartbeat, heartbeat
+from agent_env.hub.heartbeat import Heartbeat
 from agent_env.hub.hub import Hub, shared_hub
 from agent_env.hub.location import HUB_VARIABLE, TOKEN_VARIABLE, Location, locate
 from agent_env.hub.records import (
-    DRAFT_VERSION,
     Changes,
     Entry,
     Instance,
@@ -15,7 +14,6 @@ from agent_env.hub.records import (
 )
 
 __all__ = [
-    "DRAFT_VERSION",
     "HUB_VARIABLE",
     "TOKEN_VARIABLE",
     "Changes",
@@ -28,7 +26,6 @@ __all__ = [
     "Location",
     "Release",
     "Resolution",
-    "heartbeat",
     "locate",
     "shared_hub",
 ]

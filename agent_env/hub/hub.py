@@ -159,7 +159,7 @@ class Hub(ABC):
     # ── launching ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    async def claim_launch(self, release: Release, *, seconds: float, after: str | None = None) -> LaunchClaim:
+    async def claim_launch(self, name: str, version: str, *, seconds: float, after: str | None = None) -> LaunchClaim:
         """Asks to be the one process that launches a release; a claim lapses after `seconds`.
 
         `after` is the id of a claim whose end the asker waited for: if that very claim failed, its error is returned

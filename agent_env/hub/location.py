@@ -18,7 +18,7 @@ HUB_VARIABLE = "AGENT_ENV_HUB"
 TOKEN_VARIABLE = "AGENT_ENV_HUB_TOKEN"
 """The environment variable with the bearer token for a served hub."""
 
-_ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "mysql": "mysql+asyncmy"}
+_ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ def locate(target: str | Path | None = None) -> Location:
         )
     if dialect == "sqlite":
         path = rest.removeprefix("/").partition("?")[0]
-        file = None if path in ("", ":memory:") else Path(path).absolute()
-        return Location(f"sqlite+aiosqlite:///{file or ''}", file)
+        if path in ("", ":memory:"):
+            return Location("sqlite+aiosqlite://")
+        return locate(Path(path))
     return Location(text if driver else f"{_ASYNC_DRIVERS[dialect]}://{rest}")

@@ -6,12 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
-from agent_env_cards import EnvironmentCard
-
-DRAFT_VERSION = "0.0.0-dev"
-"""The version of every draft: mutable, the newest wins, no range matches it."""
+from agent_env_cards import DRAFT_VERSION, EnvironmentCard
 
 State: TypeAlias = Literal["up", "suspect", "gone"]
 """Liveness of an instance: renewed within one TTL; not renewed, or doubted by a caller; given up."""
@@ -171,7 +168,7 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Entry:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote."""
         instances = tuple(Instance.from_json(entry) for entry in value["instances"])
         return cls(Release.from_json(value["release"]), instances, bool(value["degraded"]))
