@@ -4,7 +4,7 @@ A frame is a JSON array of messages. A message is an object; `id` numbers the cl
 
 | from | message | meaning |
 |---|---|---|
-| server | `{"hello": {connection, resume_seconds, window}}` | the first message on a new connection |
+| server | `{"hello": {connection, resume_seconds, window, digest}}` | the first message on a new connection |
 | client | `{"id", "verb", "arguments", "context"?, "run"?, "stream"?}` | call a verb |
 | client | `{"cancel": id}` | stop the call; it answers with an error |
 | client | `{"credit": id, "n"}` | n more events of the call were taken in |

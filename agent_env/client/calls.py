@@ -1,0 +1,103 @@
+"""A call from one environment to another: its place in the tree, its share of the budget, and the edge it leaves."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agent_env.client.lanes.contract import Lane, OnEvent, Outgoing
+from agent_env.context import Budget, CallContext, Frame, Run, current_frame
+from agent_env.errors import AgentEnvError
+
+EDGES = frozenset({"call_tool", "step"})
+"""The verbs by which one agent speaks to another; each such call is an edge of the episode."""
+
+
+async def call(
+    lane: Lane,
+    verb: str,
+    arguments: Mapping[str, Any],
+    *,
+    seconds: float | None,
+    callee: str,
+    seat: str | None,
+    trusted: bool,
+    on_event: OnEvent | None = None,
+) -> Mapping[str, Any]:
+    """Performs a verb on a lane, as a child of the turn that is running, if one is.
+
+    `trusted` tells that the address came from the hub or a seat: only there is the run (with its tokens) sent.
+    """
+    frame = current_frame()
+    if frame is None:
+        return await lane.perform(verb, arguments, Outgoing(CallContext().within(seconds)), on_event)
+    if verb not in EDGES:
+        context = frame.child((await _nothing(frame)), seconds)
+        return await lane.perform(verb, arguments, Outgoing(context, None, frame.recorder), on_event)
+    run = _run(frame, seat) if trusted else None
+    grant = await frame.budget.take()
+    outgoing = Outgoing(frame.child(grant, seconds), run, frame.recorder)
+    started, clock = time.time(), time.perf_counter()
+    result: Mapping[str, Any] | None = None
+    error: AgentEnvError | None = None
+    status = "cancelled"
+    left: int | None = None
+    try:
+        result = await lane.perform(verb, arguments, outgoing, on_event)
+        status = "ok"
+        left = result.get("calls_left")
+        return result
+    except AgentEnvError as caught:
+        error, status = caught, caught.code
+        left = caught.data.get("calls_left")
+        raise
+    finally:
+        frame.budget.give_back(grant, left=left)
+        frame.outbox.append(
+            {
+                "kind": "edge",
+                "edge_id": secrets.token_hex(8),
+                "trace_id": frame.trace_id,
+                "episode": frame.episode,
+                "caller": frame.agent,
+                "caller_seat": frame.seat if frame.agent is not None else None,
+                "caller_call_id": frame.call_id or None,
+                "callee": callee,
+                "callee_seat": seat,
+                "callee_call_id": None if result is None else result.get("call_id"),
+                "protocol": lane.name,
+                "request": _said(verb, arguments),
+                "reply": None if result is None else _answered(result),
+                "status": status,
+                "error": None if error is None else error.to_wire(),
+                "started": started,
+                "seconds": time.perf_counter() - clock,
+            }
+        )
+
+
+def _run(frame: Frame, seat: str | None) -> Run | None:
+    """The run as the callee sees it; a callee without a seat of its own gets none."""
+    if frame.run is None or seat is None or seat not in frame.run.routes:
+        return None
+    return frame.run.at(seat)
+
+
+async def _nothing(frame: Frame) -> Any:
+    # Verbs that make no turn spend nothing, and may make no calls either.
+    return await Budget(None if frame.budget.left is None else 1).take()
+
+
+def _said(verb: str, arguments: Mapping[str, Any]) -> Any:
+    said: Any = arguments.get("arguments") if verb == "call_tool" else arguments.get("action")
+    if isinstance(said, Mapping) and set(said) == {"message"}:
+        return said["message"]
+    return said
+
+
+def _answered(result: Mapping[str, Any]) -> Any:
+    if "observation" in result:
+        return result["observation"]
+    return result["text"] if result.get("data") is None else result["data"]

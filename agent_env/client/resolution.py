@@ -1,0 +1,279 @@
+"""From a reference to a lane: finds where an environment is, reads its card, and picks the way there."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, cast, get_args, runtime_checkable
+from urllib.parse import urlsplit
+
+from agent_env.client.lanes.contract import Lane
+from agent_env.client.lanes.inprocess import InProcessLane
+from agent_env.errors import (
+    ConfigurationError,
+    InvalidCard,
+    NotSupported,
+    ProtocolError,
+    TransportError,
+    UnknownTool,
+)
+from agent_env.hub import Hub, Instance, shared_hub
+from agent_env.launch import launch
+from agent_env.net.credentials import bearer_headers
+from agent_env.net.http import get_json, shown
+from agent_env.net.loops import PerLoop
+from agent_env.runtime.card import environment_card
+from agent_env.runtime.environment import Runtime
+from agent_env.runtime.local import served_here, wrap_here
+from agent_env_cards import CARD_PATH, CardError, EnvironmentCard, parse_ref
+from agent_env_cards.interfaces import base_url, resolve_url
+
+LaneName: TypeAlias = Literal["inprocess", "websocket", "mcp", "a2a", "http"]
+
+FASTEST_FIRST: tuple[LaneName, ...] = ("websocket", "http", "mcp", "a2a")
+"""Lanes over a network, by the CPU that a call costs."""
+
+CARD_SECONDS = 15.0
+"""How long a card that was read is believed before it is read again."""
+
+
+@runtime_checkable
+class Served(Protocol):
+    """Something in this process that can run as an environment, such as an `AgentEnvironment`."""
+
+    async def runtime(self) -> Runtime:
+        """Its runtime, started if need be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """An environment that was found: its card, the lane to it, and how to open the same lane again.
+
+    `trusted` tells that the address came from the hub or from this process, not from a caller.
+    """
+
+    card: EnvironmentCard
+    lane: Lane
+    trusted: bool
+    open: Callable[[], Lane]
+    close: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def identity(self) -> str:
+        """`name@version` of the environment."""
+        return self.card.ref
+
+    async def again(self) -> Reached:
+        """Another lane to the same instance."""
+        return dataclasses.replace(self, lane=self.open(), close=None)
+
+    async def aclose(self) -> None:
+        """Lets go of the lane, and ends what was started for it alone."""
+        await self.lane.aclose()
+        if self.close is not None:
+            await self.close()
+
+
+async def reach(
+    ref: object, *, lane: LaneName | None, token: str | None, hub: str | Path | None, seconds: float | None
+) -> Reached:
+    """Finds an environment; see `Environment` for what `ref` may be.
+
+    Raises `NameNotFound`, `VersionNotFound`, `LaunchFailed`, `InvalidCard`, `TransportError`, or `NotSupported` for a
+    lane that the environment does not have.
+    """
+    if lane is not None and lane not in get_args(LaneName):
+        raise ConfigurationError(f"there is no lane {lane!r}; the lanes are {', '.join(get_args(LaneName))}")
+    if isinstance(ref, Runtime):
+        return _in_process(ref, lane)
+    if isinstance(ref, Served):
+        return _in_process(await ref.runtime(), lane)
+    if isinstance(ref, EnvironmentCard):
+        return _by_card(ref, _absolute(ref), lane, token, trusted=False)
+    if not isinstance(ref, str):
+        runtime = await wrap_here(ref)
+        return dataclasses.replace(_in_process(runtime, lane), close=runtime.aclose)
+    if ref.startswith(("http://", "https://")):
+        return await _by_url(ref, lane, token, seconds)
+    return await _by_reference(ref, lane, token, shared_hub(hub), seconds)
+
+
+def _in_process(runtime: Runtime, lane: LaneName | None) -> Reached:
+    if lane not in (None, "inprocess"):
+        raise NotSupported(f"an environment in this process has no {lane!r} lane; serve it and pass its URL")
+    return Reached(environment_card(runtime), InProcessLane(runtime), True, lambda: InProcessLane(runtime))
+
+
+async def _by_reference(
+    text: str, lane: LaneName | None, token: str | None, hub: Hub, seconds: float | None
+) -> Reached:
+    try:
+        reference = parse_ref(text)
+    except CardError as error:
+        raise InvalidCard(str(error), problems=[dataclasses.asdict(problem) for problem in error.problems]) from None
+    failed: set[str] = set()
+    while True:
+        resolution = await hub.resolve(reference)
+        candidates = [instance for instance in resolution.instances if instance.id not in failed]
+        instance = hub.choose(candidates, text)
+        if instance is None:
+            instance = await launch(resolution.release, hub, timeout=seconds)
+        try:
+            return await _by_instance(instance, lane, token, seconds)
+        except TransportError:
+            # Its process may have died within its lease: say so, and go on to the next one.
+            await hub.doubt(instance)
+            if instance.id in failed or instance not in candidates:
+                raise
+            failed.add(instance.id)
+
+
+async def _by_instance(instance: Instance, lane: LaneName | None, token: str | None, seconds: float | None) -> Reached:
+    here = served_here(instance.url)
+    if here is not None and lane in (None, "inprocess"):
+        return _in_process(here, lane)
+    card = await read_card(instance.url + CARD_PATH, token, seconds)
+    if card.digest() != instance.digest:
+        raise TransportError(
+            f"{shown(instance.url)} serves {card.ref} ({card.digest()}), but the hub has {instance.name}@"
+            f"{instance.version} ({instance.digest}) there; its lease is stale"
+        )
+    return _by_card(card, instance.url, lane, token, trusted=True)
+
+
+async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: float | None) -> Reached:
+    address = url if urlsplit(url).path.endswith(".json") else url.rstrip("/") + CARD_PATH
+    base = base_url(address)
+    here = served_here(base)
+    if here is not None and lane in (None, "inprocess"):
+        return _in_process(here, lane)
+    try:
+        card = await read_card(address, token, seconds)
+    except (ProtocolError, UnknownTool, InvalidCard) as missing:
+        foreign = await _foreign(url, lane, token)
+        if foreign is None:
+            raise ProtocolError(
+                f"{shown(url)} serves no Environment Card at {CARD_PATH} ({missing.message}); for a foreign MCP or A2A "
+                "server name the lane: Environment(url, lane='mcp')"
+            ) from missing
+        return foreign
+    return _by_card(card, base, lane, token, trusted=False)
+
+
+async def _foreign(url: str, lane: LaneName | None, token: str | None) -> Reached | None:
+    """A server that knows no Environment Cards, on a lane that was named."""
+    if lane not in ("mcp", "a2a"):
+        return None
+    name = (urlsplit(url).hostname or "server").replace(".", "-")
+    card = EnvironmentCard(name=f"foreign-{name}", description=f"A {lane.upper()} server at {shown(url)}.")
+
+    def open_lane() -> Lane:
+        return _open(lane, url, token, None)
+
+    return Reached(card, open_lane(), False, open_lane)
+
+
+def _by_card(card: EnvironmentCard, base: str, lane: LaneName | None, token: str | None, *, trusted: bool) -> Reached:
+    offered = {interface.transport: interface.url for interface in [*card.additional_interfaces, *card.interfaces]}
+    wanted = FASTEST_FIRST if lane is None else (lane,)
+    for name in wanted:
+        path = offered.get(name)
+        if path is not None:
+            address = resolve_url(base + CARD_PATH, path, transport=name)
+
+            def open_lane(name: LaneName = name, address: str = address) -> Lane:
+                return _open(name, address, token, card.digest())
+
+            return Reached(card, open_lane(), trusted, open_lane)
+    if lane == "inprocess":
+        raise NotSupported(
+            f"{card.ref} is not in this process; pass the AgentEnvironment itself, or leave out the lane"
+        )
+    raise NotSupported(f"{card.ref} offers {sorted(offered) or 'no interface'}, and none of {', '.join(wanted)}")
+
+
+def _open(name: LaneName, address: str, token: str | None, digest: str | None) -> Lane:
+    # Each lane brings its own SDK; none is imported before it is used.
+    match name:
+        case "websocket":
+            from agent_env.client.lanes.websocket import WebSocketLane
+
+            return WebSocketLane(address, token, digest)
+        case "http":
+            from agent_env.client.lanes.http import HttpLane
+
+            return HttpLane(address, token)
+        case "mcp":
+            from agent_env.client.lanes.mcp import McpLane
+
+            return McpLane(address, token)
+        case "a2a":
+            from agent_env.client.lanes.a2a import A2aLane
+
+            return A2aLane(address, token)
+        case "inprocess":
+            raise ConfigurationError("the in-process lane has no address")
+
+
+def _absolute(card: EnvironmentCard) -> str:
+    absolute = [interface.url for interface in card.interfaces if "://" in interface.url]
+    if not absolute:
+        raise ConfigurationError(
+            f"the card of {card.ref} has only relative addresses; pass the URL where it was fetched, or its reference"
+        )
+    return ""
+
+
+@dataclass(slots=True)
+class _Cards:
+    """The cards that were read lately, by address and token."""
+
+    read: dict[tuple[str, str | None], tuple[float, EnvironmentCard]] = dataclasses.field(
+        default_factory=dict[tuple[str, str | None], tuple[float, EnvironmentCard]]
+    )
+
+    async def aclose(self) -> None:
+        self.read.clear()
+
+
+def _no_cards(_: None) -> _Cards:
+    return _Cards()
+
+
+_cards: PerLoop[None, _Cards] = PerLoop(_no_cards, _Cards.aclose)
+
+
+async def read_card(address: str, token: str | None = None, seconds: float | None = None) -> EnvironmentCard:
+    """Reads the card at an address; one that was read a moment ago is not read again.
+
+    Raises `InvalidCard` with every problem, or what the transport raises.
+    """
+    known = _cards.get(None).read
+    now = time.monotonic()
+    found = known.get((address, token))
+    if found is not None and now - found[0] < CARD_SECONDS:
+        return found[1]
+    wire = await get_json(address, headers=bearer_headers(token), timeout=seconds)
+    card = parse_card(wire, shown(address))
+    for key in [key for key, (read, _) in known.items() if now - read >= CARD_SECONDS]:
+        del known[key]
+    known[address, token] = (now, card)
+    return card
+
+
+def parse_card(wire: Any, where: str) -> EnvironmentCard:
+    """Parses a card that came from `where`; raises `InvalidCard`."""
+    try:
+        card = EnvironmentCard.parse(wire)
+    except CardError as error:
+        raise InvalidCard(
+            f"the card at {where} is not valid: {error}",
+            problems=[dataclasses.asdict(problem) for problem in error.problems],
+        ) from None
+    if card.stated_digest is not None and card.stated_digest != card.digest():
+        raise InvalidCard(f"the card at {where} says its digest is {card.stated_digest}, but it is {card.digest()}")
+    return cast(EnvironmentCard, card)

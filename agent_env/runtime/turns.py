@@ -1,0 +1,110 @@
+"""Plays one turn of an agent: drives its wrapper, bounds it in time, and names whoever failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias, cast
+
+from agent_env.context import Frame, entered
+from agent_env.errors import AgentEnvError, AgentFailed, DeadlineExceeded, NotSupported, PeerFailed
+from agent_env_wrappers.contract import AgentError, Done, Event, Interrupt, Turn, WrapError, Wrapper
+
+log = logging.getLogger("agent_env.runtime")
+
+OnEvent: TypeAlias = Callable[[Event], Awaitable[None]]
+
+CANCEL_GRACE = 1.0
+"""Seconds that a cancelled agent has to clean up before it is left behind."""
+
+
+async def play(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | None, *, agent: str) -> Done | Interrupt:
+    """Plays one turn in a task of its own and returns its terminal event.
+
+    A task of its own, because an agent that swallows its cancellation must not hold its caller. Raises
+    `DeadlineExceeded` when the frame's deadline passes, `PeerFailed` or `AgentFailed` when the agent raises.
+    """
+    task = asyncio.get_running_loop().create_task(_drive(wrapper, turn, frame, on_event, agent))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=frame.seconds_left())
+    except asyncio.CancelledError:
+        await _stop(task, agent)
+        raise
+    if not done:
+        await _stop(task, agent)
+        raise DeadlineExceeded(
+            f"{agent} did not answer before the deadline; its session is as before the call. Allow more time, or ask "
+            "for less"
+        )
+    return task.result()
+
+
+async def _stop(task: asyncio.Task[Any], agent: str) -> None:
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=CANCEL_GRACE)
+    if not done:
+        log.warning("%s ignores its cancellation; its turn is left behind", agent)
+        task.add_done_callback(_ignore)
+    else:
+        _ignore(task)
+
+
+def _ignore(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def _drive(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | None, agent: str) -> Done | Interrupt:
+    last: Done | Interrupt | None = None
+    with entered(frame):
+        try:
+            async with aclosing(cast(Any, wrapper.run(turn))) as events:
+                async for event in events:
+                    if last is not None:
+                        raise AgentFailed(f"the wrapper of {agent} yielded {type(event).__name__} after the turn's end")
+                    if isinstance(event, Done | Interrupt):
+                        last = event
+                    elif on_event is not None:
+                        await on_event(event)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise AgentFailed(f"{agent} cancelled itself; its session is as before the call") from None
+        except Exception as error:
+            raise attribute(error, agent) from error
+    if last is None:
+        raise AgentFailed(f"the wrapper of {agent} ended its turn without a Done or an Interrupt")
+    return last
+
+
+def attribute(error: BaseException, agent: str) -> AgentEnvError:
+    """Finds who is to blame for what an agent raised, and says so without telling internals."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, AgentFailed) and cause is error:
+            return cause
+        if isinstance(cause, AgentEnvError):
+            return PeerFailed(
+                f"{agent} called another agent, which failed: {cause.message}", error=cause.to_wire(), agent=agent
+            )
+        if isinstance(cause, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", cause)
+            cause = group.exceptions[0]
+            continue
+        cause = cause.__cause__
+    if isinstance(error, AgentError):
+        log.info("%s failed: %s", agent, error)
+        return AgentFailed(str(error), kind=error.kind, retry=error.retryable or None, agent=agent)
+    if isinstance(error, WrapError):
+        return NotSupported(str(error), agent=agent)
+    log.error("%s raised", agent, exc_info=error)
+    return AgentFailed(
+        f"{agent} raised {type(error).__name__}; its session is as before the call. The log of its server has the details",
+        kind="agent",
+        agent=agent,
+    )
