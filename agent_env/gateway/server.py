@@ -75,15 +75,15 @@ async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncG
         )
     )
     bound = listener.getsockname()[1]
+    # A task and no task group: what the block raises must reach the caller as it is.
+    serving = asyncio.ensure_future(server.serve([listener]))
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
-            await server.ready.wait()
-            try:
-                yield f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
-            finally:
-                server.should_exit = True
+        await server.ready.wait()
+        yield f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
     finally:
+        server.should_exit = True
+        with anyio.CancelScope(shield=True):
+            await serving
         listener.close()
 
 

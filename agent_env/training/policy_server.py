@@ -1,0 +1,224 @@
+"""Serving policies: a batching, OpenAI-compatible chat endpoint that tells token ids, logprobs and versions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from agent_env.context import new_call_id
+from agent_env.errors import AgentEnvError, AgentFailed, InvalidArguments, UnknownTool
+from agent_env.gateway.http import CallerGone, Receive, Scope, Send, dump, read_body, reply, reply_error, reply_json
+from agent_env.training.policy import Policy
+from agent_env.training.sampling import Completion, Prompt
+
+_MAX_BODY = 1024 * 1024
+_MAX_TOKENS = 16
+
+
+class PolicyServer:
+    """An ASGI app with `POST /v1/chat/completions` and `GET /v1/models` for policies of this process.
+
+    Requests that arrive within `wait` seconds are sampled as one batch of at most `batch`. Besides OpenAI's fields an
+    answer has `prompt_token_ids`, `policy_version` and, a choice, `token_ids` (vLLM's names); logprobs are told when
+    `logprobs` is asked for. Sampling shares the weights with whoever updates the policies, in memory, on this event
+    loop. Without `max_tokens` a completion has at most 16; `n`, tools and images are refused.
+    """
+
+    def __init__(self, policies: Iterable[Policy] = (), *, wait: float = 0.002, batch: int = 256) -> None:
+        self._queues: dict[str, _Queue] = {}
+        self._wait = wait
+        self._batch = batch
+        for policy in policies:
+            self.serve(policy)
+
+    def serve(self, policy: Policy) -> None:
+        """Serves a policy by its name, in place of an earlier one of that name."""
+        self._queues[policy.name] = _Queue(policy, self._wait, self._batch)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            match scope["method"], scope["path"]:
+                case "POST", "/v1/chat/completions":
+                    await self._complete(await read_body(scope, receive, _MAX_BODY), send)
+                case "GET", "/v1/models":
+                    models = [{"id": name, "object": "model", "owned_by": "agent-env"} for name in self._queues]
+                    await reply_json(send, 200, {"object": "list", "data": models})
+                case method, path:
+                    raise UnknownTool(f"a policy server has no {method} {path!r}; it has POST /v1/chat/completions")
+        except AgentEnvError as error:
+            await reply_error(send, error)
+        except CallerGone:
+            return
+
+    async def _complete(self, body: bytes, send: Send) -> None:
+        try:
+            request = json.loads(body)
+        except ValueError:
+            request = None
+        if not isinstance(request, dict):
+            raise InvalidArguments("the body of a chat completion must be a JSON object")
+        queue = self._queues.get(str(request.get("model")))
+        if queue is None:
+            known = ", ".join(self._queues)
+            raise InvalidArguments(f"no policy {request.get('model')!r} is served here; there are: {known}")
+        prompt = _prompt(request, queue.policy)
+        completion, version = await queue.complete(prompt)
+        answer = _Answer(request, queue.policy, prompt, completion, version)
+        if request.get("stream"):
+            await answer.stream(send)
+        else:
+            await reply(send, 200, dump(answer.whole()))
+
+
+class _Queue:
+    """The requests to one policy that wait for the next batch."""
+
+    def __init__(self, policy: Policy, wait: float, batch: int) -> None:
+        self.policy = policy
+        self._wait = wait
+        self._batch = batch
+        self._waiting: list[tuple[Prompt, asyncio.Future[tuple[Completion, int]]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def complete(self, prompt: Prompt) -> asyncio.Future[tuple[Completion, int]]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[tuple[Completion, int]] = loop.create_future()
+        self._waiting.append((prompt, future))
+        if len(self._waiting) >= self._batch:
+            self._sample()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._wait, self._sample)
+        return future
+
+    def _sample(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [entry for entry in self._waiting if not entry[1].done()]
+        self._waiting = []
+        if not waiting:
+            return
+        try:
+            completions = self.policy.sample([prompt for prompt, _ in waiting])
+        except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits must be told
+            for _, future in waiting:
+                failure = AgentFailed(f"the policy {self.policy.name!r} could not be sampled: {type(error).__name__}")
+                failure.__cause__ = error
+                future.set_exception(failure)
+            return
+        for (_, future), completion in zip(waiting, completions, strict=True):
+            future.set_result((completion, self.policy.version))
+
+
+class _Answer:
+    def __init__(
+        self, request: dict[str, Any], policy: Policy, prompt: Prompt, completion: Completion, version: int
+    ) -> None:
+        self._policy = policy
+        self._completion = completion
+        self._logprobs = bool(request.get("logprobs"))
+        self._usage = {
+            "prompt_tokens": len(prompt.token_ids),
+            "completion_tokens": len(completion.token_ids),
+            "total_tokens": len(prompt.token_ids) + len(completion.token_ids),
+        }
+        self._tell_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        self._head = {
+            "id": f"chatcmpl-{new_call_id()}",
+            "created": int(time.time()),
+            "model": policy.name,
+            "policy_version": version,
+        }
+        self._prompt = prompt
+
+    def whole(self) -> dict[str, Any]:
+        completion = self._completion
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": {"role": "assistant", "content": self._policy.tokenizer.decode(completion.token_ids)},
+            "finish_reason": completion.finish_reason,
+            "token_ids": completion.token_ids,
+            "logprobs": self._entries(completion.token_ids, completion.logprobs),
+        }
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "prompt_token_ids": self._prompt.token_ids,
+            "choices": [choice],
+            "usage": self._usage,
+        }
+
+    async def stream(self, send: Send) -> None:
+        """Tells the completion token by token, as `text/event-stream`."""
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await self._event(send, {"role": "assistant", "content": ""}, prompt_token_ids=self._prompt.token_ids)
+        tokenizer = self._policy.tokenizer
+        said = ""
+        for count, (token, logprob) in enumerate(
+            zip(self._completion.token_ids, self._completion.logprobs, strict=True), start=1
+        ):
+            text = tokenizer.decode(self._completion.token_ids[:count])
+            delta, said = {"content": text[len(said) :]}, text
+            last = count == len(self._completion.token_ids)
+            choice = {"token_ids": [token], "logprobs": self._entries([token], [logprob])}
+            await self._event(send, delta, choice, self._completion.finish_reason if last else None)
+        if not self._completion.token_ids:
+            await self._event(send, {}, {}, self._completion.finish_reason)
+        if self._tell_usage:
+            await self._send(send, {**self._head, "object": _CHUNK, "choices": [], "usage": self._usage})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def _event(
+        self,
+        send: Send,
+        delta: dict[str, Any],
+        choice: dict[str, Any] | None = None,
+        finish_reason: str | None = None,
+        **fields: Any,
+    ) -> None:
+        entry = {"index": 0, "delta": delta, "finish_reason": finish_reason, **(choice or {})}
+        await self._send(send, {**self._head, "object": _CHUNK, **fields, "choices": [entry]})
+
+    async def _send(self, send: Send, value: Any) -> None:
+        await send({"type": "http.response.body", "body": b"data: " + dump(value) + b"\n\n", "more_body": True})
+
+    def _entries(self, token_ids: list[int], logprobs: list[float]) -> dict[str, Any] | None:
+        if not self._logprobs:
+            return None
+        names = self._policy.tokenizer.tokens
+        return {
+            "content": [
+                {"token": names[token], "logprob": logprob} for token, logprob in zip(token_ids, logprobs, strict=True)
+            ]
+        }
+
+
+_CHUNK = "chat.completion.chunk"
+
+
+def _prompt(request: dict[str, Any], policy: Policy) -> Prompt:
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise InvalidArguments("a chat completion needs `messages`, a list of objects")
+    for name in ("tools", "functions", "response_format"):
+        if request.get(name):
+            raise InvalidArguments(f"this server has no {name!r}; its models only speak")
+    if request.get("n", 1) != 1:
+        raise InvalidArguments(f"this server makes one completion a request, not n={request['n']!r}")
+    temperature = request.get("temperature")
+    if temperature is None:
+        temperature = 1.0
+    if not isinstance(temperature, int | float) or not 0 <= temperature <= 2:
+        raise InvalidArguments(f"the temperature must be from 0 to 2, not {temperature!r}")
+    bound = request.get("max_completion_tokens") or request.get("max_tokens") or _MAX_TOKENS
+    if not isinstance(bound, int) or bound < 1:
+        raise InvalidArguments(f"max_tokens must be a whole number above 0, not {bound!r}")
+    token_ids = policy.tokenizer.render(messages)
+    if len(token_ids) >= policy.model.config.context:
+        raise InvalidArguments(
+            f"the chat has {len(token_ids)} tokens; the model {policy.name!r} sees {policy.model.config.context}"
+        )
+    return Prompt(token_ids, float(temperature), bound)
