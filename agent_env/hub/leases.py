@@ -26,7 +26,7 @@ from agent_env.hub.liveness import (
 from agent_env.hub.records import Instance, Lease, instance_id
 from agent_env.hub.schema import leases
 
-_TIMES = (leases.c.registered, leases.c.renewed, leases.c.doubted, leases.c.ended)
+_TIMES = (leases.c.registered, leases.c.renewed, leases.c.doubted, leases.c.ended, leases.c.fell_silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ async def renew(connection: AsyncConnection, lease_id: str, load: int | None, no
     _, (state,) = await _judge(connection, [row], now, grace=grace)
     if state == "gone":
         raise LeaseLost(f"the lease of {row['url']} lapsed {now - row['renewed']:.0f} s ago; register again")
-    await connection.execute(update(leases).where(mine).values(**changes))
+    await connection.execute(update(leases).where(mine).values(fell_silent=row["renewed"], **changes))
 
 
 async def end(connection: AsyncConnection, lease_id: str, now: float) -> None:
@@ -144,7 +144,7 @@ async def _judge(
 
 
 def _pulse(row: RowMapping) -> Pulse:
-    return Pulse(row["registered"], row["renewed"], row["doubted"], row["ended"])
+    return Pulse(row["registered"], row["renewed"], row["doubted"], row["ended"], row["fell_silent"])
 
 
 def _instance(row: RowMapping, state: Any) -> Instance:

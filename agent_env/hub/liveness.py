@@ -34,12 +34,17 @@ _MASS = 3
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The times of one lease, in the hub's own clock; `doubted` is when a caller last could not reach it."""
+    """The times of one lease, in the hub's own clock.
+
+    `doubted` is when a caller last could not reach the instance, `fell_silent` the last renewal before a silence that
+    would have cost it its lease, had it not been one of many.
+    """
 
     registered: float
     renewed: float
     doubted: float | None = None
     ended: float | None = None
+    fell_silent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,11 @@ def _silent(pulse: Pulse, now: float) -> bool:
 def _mass_losses(pulses: Sequence[Pulse], lost: Sequence[Pulse]) -> list[float]:
     """The starts of those windows of one TTL in which more than half of the instances alive then, and at least
     three, were heard for the last time."""
-    if len(lost) < _MASS:
+    if not lost:
         return []
-    last_heard = sorted(pulse.renewed for pulse in lost)
+    # Those that came back fell silent with the others: their return must not make the rest look like a few.
+    returned = [pulse.fell_silent for pulse in pulses if pulse.fell_silent is not None]
+    last_heard = sorted([pulse.renewed for pulse in lost] + returned)
     ends = sorted(pulse.renewed if pulse.ended is None else pulse.ended for pulse in pulses)
     starts = sorted(pulse.registered for pulse in pulses)
     windows: list[float] = []

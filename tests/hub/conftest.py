@@ -1,0 +1,91 @@
+"""A hub to test: the same one over its file and over its URL, with a clock that tests turn."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+
+from agent_env.hub import Hub, locate
+from agent_env.hub.app import hub_app
+from agent_env.hub.local import LocalHub
+from agent_env.net import Tokens
+from agent_env_cards import EnvironmentCard
+
+
+class Clock:
+    """Wall-clock seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "hub.db"
+
+
+@pytest.fixture
+def make_card() -> Callable[..., EnvironmentCard]:
+    def make(name: str = "agent-b", version: str = "1.0.0", **facts: Any) -> EnvironmentCard:
+        return EnvironmentCard(name=name, version=version, **{"description": "Solves things.", **facts})
+
+    return make
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncGenerator[str, None]:
+    """Runs an ASGI application on a free loopback port and gives its URL."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            with anyio.fail_after(10):
+                while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+                    await anyio.sleep(0.005)
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+
+
+Served = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture
+def served(file: Path, clock: Clock) -> Served:
+    """Serves a hub over the test's file; pass tokens to have it ask for them."""
+
+    def serve(tokens: Tokens | None = None) -> AbstractAsyncContextManager[str]:
+        return serving(hub_app(LocalHub(locate(file), clock=clock), tokens))
+
+    return serve
+
+
+@pytest.fixture(params=["file", "url"])
+async def hub(request: pytest.FixtureRequest, file: Path, clock: Clock, served: Served) -> AsyncGenerator[Hub, None]:
+    if request.param == "file":
+        async with Hub.open(file, clock=clock, rng=random.Random(0)) as hub:
+            yield hub
+    else:
+        async with served() as url, Hub.open(url, rng=random.Random(0)) as hub:
+            yield hub
