@@ -51,7 +51,7 @@ class Environment:
         seat: str | None = None,
     ) -> None:
         self._ref = ref
-        self._lane_name = lane
+        self._lane_name: LaneName | None = lane
         self._auth = auth
         self._timeout = timeout
         self._hub = hub
@@ -200,7 +200,8 @@ class Environment:
     async def call_reward(self, name: str, arguments: Mapping[str, Any] | None = None) -> float | None:
         """Scores the session as it stands; None where the reward gives nothing."""
         fields = {"name": name, "arguments": dict(arguments or {}), "session_id": self._session()}
-        return (await self._call("call_reward", fields))["value"]
+        value: float | None = (await self._call("call_reward", fields))["value"]
+        return value
 
     async def fork(self) -> Environment:
         """Copies the conversation into a session of its own, which the new object owns."""

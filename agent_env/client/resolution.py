@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, cast, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
 from agent_env.client.lanes.contract import Lane
@@ -276,4 +276,4 @@ def parse_card(wire: Any, where: str) -> EnvironmentCard:
         ) from None
     if card.stated_digest is not None and card.stated_digest != card.digest():
         raise InvalidCard(f"the card at {where} says its digest is {card.stated_digest}, but it is {card.digest()}")
-    return cast(EnvironmentCard, card)
+    return card

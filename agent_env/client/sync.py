@@ -56,7 +56,8 @@ class SyncEnvironment:
     def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._portal is None:
             raise ConfigurationError("a synchronous environment is used inside `with`")
-        return self._portal.call(function)
+        result: T = self._portal.call(function)
+        return result
 
     def list_tools(self) -> list[dict[str, Any]]:
         """See `Environment.list_tools`."""

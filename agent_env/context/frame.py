@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ def current_frame() -> Frame | None:
 
 
 @contextmanager
-def entered(frame: Frame) -> Iterator[Frame]:
+def entered(frame: Frame) -> Generator[Frame]:
     """Makes the frame current for the code inside; threads get it through `contextvars.copy_context`."""
     token = _current.set(frame)
     try:

@@ -17,7 +17,7 @@ NAME = "chat"
 def parameters(caps: Caps) -> dict[str, Any]:
     """The JSON Schema of chat's arguments, by what the agent can read."""
     properties: dict[str, Any] = {"message": {"type": "string", "description": "What you say to the agent."}}
-    if caps.parts != {"text"}:
+    if caps.parts - {"text"}:
         properties["parts"] = {
             "type": "array",
             "description": f"More parts of the message, after its text; kinds: {', '.join(sorted(caps.parts))}.",

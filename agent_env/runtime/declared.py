@@ -97,10 +97,7 @@ def declare(function: Callable[..., Any], *, name: str | None = None, weight: fl
         annotation = hints.get(parameter.name, Any)
         fields[parameter.name] = (annotation, _field(annotation, default, text))
     try:
-        arguments = cast(
-            "type[BaseModel]",
-            create_model(f"{shown}_arguments", __config__=ConfigDict(extra="forbid"), **fields),
-        )
+        arguments = create_model(f"{shown}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
         parameters = _untitled(arguments.model_json_schema())
         returns = hints.get("return")
         output = None if returns in (None, Any, Reward) else _untitled(TypeAdapter(returns).json_schema())
@@ -148,5 +145,5 @@ def _untitled(schema: Any) -> Any:
             if not (key == "title" and isinstance(part, str))
         }
     if isinstance(schema, list):
-        return [_untitled(item) for item in cast("list[Any]", schema)]
+        return [_untitled(item) for item in schema]
     return schema

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -48,7 +48,7 @@ class Runtime:
 
     def list_tools(self) -> list[dict[str, Any]]:
         """The tools that agents may call: `chat`, and those that the owner declared."""
-        first = {
+        first: dict[str, Any] = {
             "name": chat.NAME,
             "description": self.definition.description or f"Talk to {self.definition.name}.",
             "inputSchema": chat.parameters(self.info.caps),
@@ -91,7 +91,7 @@ class Runtime:
     ) -> ResetResult:
         """Starts an episode: the conversation is forgotten, the observation is what `on_reset` returns."""
         caller.need("orchestrate", "reset")
-        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        if seed is not None and type(seed) is not int:
             raise InvalidArguments(f"'seed' must be a whole number or null, not {seed!r:.100}")
         async with self._session(caller, session_id, open_as) as session:
             memory: dict[str, Any] = {}
@@ -210,7 +210,7 @@ class Runtime:
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def _session(self, caller: Caller, session_id: str | None, open_as: str | None) -> AsyncIterator[Session]:
+    async def _session(self, caller: Caller, session_id: str | None, open_as: str | None) -> AsyncGenerator[Session]:
         """Holds the session of a call; one that the call opened is gone again if the call fails."""
         principal, context = caller.principal.id, caller.context
         fresh = session_id is None and not (open_as and self.sessions.knows(principal, open_as))
@@ -303,7 +303,11 @@ def describe_interrupt(session: Session) -> dict[str, Any]:
 
 
 def _tool(declared: Declared) -> dict[str, Any]:
-    tool = {"name": declared.name, "description": declared.description, "inputSchema": declared.parameters}
+    tool: dict[str, Any] = {
+        "name": declared.name,
+        "description": declared.description,
+        "inputSchema": declared.parameters,
+    }
     if declared.output is not None and declared.output.get("type") == "object":
         tool["outputSchema"] = declared.output
     return tool

@@ -18,7 +18,7 @@ def earn(name: str, value: Any) -> Reward:
     reward = value if isinstance(value, Reward) else Reward(value)
     if reward.value is None:
         return reward
-    if not isinstance(reward.value, int | float) or not math.isfinite(reward.value):
+    if type(reward.value) not in (int, float, bool) or not math.isfinite(reward.value):
         raise AgentFailed(
             f"the reward {name!r} returned {reward.value!r:.100}; a reward is a finite number, None or a Reward"
         )

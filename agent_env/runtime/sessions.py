@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -132,7 +132,7 @@ class SessionStore:
         return (principal, session_id) in self._sessions
 
     @asynccontextmanager
-    async def hold(self, session: Session, seconds: float | None = None) -> AsyncIterator[Session]:
+    async def hold(self, session: Session, seconds: float | None = None) -> AsyncGenerator[Session]:
         """Holds a session's lock: turns queue in order, and a session that is held or waited for is not reaped.
 
         Raises `DeadlineExceeded` when the turn before takes longer than `seconds`, `AtCapacity` when too many wait.

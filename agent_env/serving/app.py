@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ def build_app(runtime: Runtime, card: EnvironmentCard, access: Access, address: 
     faces: Sequence[Face] = (WebSocketFace(site), http, McpFace(site), A2aFace(site))
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             for face in faces:
                 await stack.enter_async_context(face.running())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -134,27 +135,27 @@ class AgentEnvironment:
     @overload
     def tool(self, function: F, /) -> F: ...
     @overload
-    def tool(self, *, name: str | None = None) -> Callable[[F], F]: ...
+    def tool(self, /, *, name: str | None = None) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, *, name: str | None = None) -> Any:
         """Adds a tool that calling agents see beside `chat`; a parameter named `session` gets a `SessionView`."""
-        return self._add(self._definition.tools, "tool", function, name)
+        return self._add(self._definition.tools, "tool", function, name=name)
 
     @overload
     def function(self, function: F, /) -> F: ...
     @overload
-    def function(self, *, name: str | None = None) -> Callable[[F], F]: ...
+    def function(self, /, *, name: str | None = None) -> Callable[[F], F]: ...
     def function(self, function: Any = None, /, *, name: str | None = None) -> Any:
         """Adds a function for orchestrators: set up, inspect, grade; agents do not see it."""
-        return self._add(self._definition.functions, "function", function, name)
+        return self._add(self._definition.functions, "function", function, name=name)
 
     @overload
     def reward(self, function: F, /) -> F: ...
     @overload
-    def reward(self, *, name: str | None = None, weight: float = 1.0) -> Callable[[F], F]: ...
+    def reward(self, /, *, name: str | None = None, weight: float = 1.0) -> Callable[[F], F]: ...
     def reward(self, function: Any = None, /, *, name: str | None = None, weight: float = 1.0) -> Any:
         """Adds a reward: called after every turn with the `SessionView` as `session`; returns a number, None or a
         `Reward` that may end the episode."""
-        return self._add(self._definition.rewards, "reward", function, name, weight)
+        return self._add(self._definition.rewards, "reward", function, name=name, weight=weight)
 
     def on_reset(self, function: F) -> F:
         """Sets what makes an episode's first observation, from the `SessionView` with its seed and options."""
@@ -163,9 +164,11 @@ class AgentEnvironment:
         self._definition.on_reset = declared
         return function
 
-    def _add(self, known: dict[str, Declared], kind: str, function: Any, name: str | None, weight: float = 1.0) -> Any:
+    def _add(
+        self, known: dict[str, Declared], kind: str, function: Any, *, name: str | None, weight: float = 1.0
+    ) -> Any:
         if function is None:
-            return lambda later: self._add(known, kind, later, name, weight)
+            return partial(self._add, known, kind, name=name, weight=weight)
         declared = declare(function, name=name, weight=weight)
         if declared.name in known or (kind == "tool" and declared.name == "chat"):
             raise ConfigurationError(
@@ -250,7 +253,7 @@ class AgentEnvironment:
         insecure: bool = False,
         source: str | None = None,
         launch_id: str | None = None,
-    ) -> AsyncIterator[Server]:
+    ) -> AsyncGenerator[Server]:
         """Serves inside a program until the block ends; port 0 takes a free one.
 
         Registers in the hub and keeps the lease, unless `register` is False or the environment has `hub=False`.
@@ -263,12 +266,12 @@ class AgentEnvironment:
             runtime = await self.runtime()
             card = await self.card()
             url = (public_url or fallback).rstrip("/")
-            hub = None if self._hub is False or not register else self._hub
+            hub = None if isinstance(self._hub, bool) else self._hub
             async with serve(
                 app,
                 socket,
                 Server(url, fallback, card, runtime),
-                register=self._hub is not False and register,
+                register=register and not isinstance(self._hub, bool),
                 hub=hub,
                 source=source,
                 launch_id=launch_id,

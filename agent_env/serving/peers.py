@@ -64,13 +64,13 @@ class Peers:
     async def _pair(self, needs: Sequence[Need]) -> Mapping[str, tuple[str, dict[str, Any]]]:
         if not needs:
             return {}
-        if self._hub is False:
+        if isinstance(self._hub, bool):
             seats = ", ".join(repr(need.seat) for need in needs)
             raise NeedUnmet(f"the needs {seats} cannot be filled without a hub; name them in peers={{…}}")
         return await pair(self._card(), needs, shared_hub(self._hub))
 
     async def _peer(self, seat: str, ref: object, pairing: Mapping[str, Any]) -> Peer:
-        environment = Environment(ref, seat=seat, hub=None if self._hub is False else self._hub)
+        environment = Environment(ref, seat=seat, hub=None if isinstance(self._hub, bool) else self._hub)
         try:
             await environment.initialize()
         except AgentEnvError as error:

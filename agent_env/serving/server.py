@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket as sockets
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class Server:
 
 
 @contextmanager
-def listen(host: str, port: int) -> Iterator[sockets.socket]:
+def listen(host: str, port: int) -> Generator[sockets.socket]:
     """Binds a socket; raises `ConfigurationError` when that cannot be done."""
     family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
     socket = sockets.socket(family, sockets.SOCK_STREAM)
@@ -88,7 +88,7 @@ async def serve(
     hub: str | Path | None,
     source: str | None = None,
     launch_id: str | None = None,
-) -> AsyncIterator[Server]:
+) -> AsyncGenerator[Server]:
     """Runs the app on the socket, and lists it in the hub, until the block ends."""
     config = uvicorn.Config(
         app,
@@ -127,7 +127,7 @@ async def serve(
 @asynccontextmanager
 async def _listed(
     server: Server, register: bool, hub: str | Path | None, source: str | None, launch_id: str | None
-) -> AsyncIterator[None]:
+) -> AsyncGenerator[None]:
     if not register:
         yield
         return

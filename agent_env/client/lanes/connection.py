@@ -104,7 +104,8 @@ class Connection:
                         self._send({"credit": number, "n": taken})
                         taken = 0
                 elif "result" in message:
-                    return message["result"]
+                    result: Mapping[str, Any] = message["result"]
+                    return result
                 else:
                     raise from_wire(message["error"])
 
