@@ -1,0 +1,49 @@
+# What people and CI run. `make help` lists the targets.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := train,openai-agents,langgraph,pydantic-ai
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-peers check format bench clean
+
+help:  ## Lists the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+# The training example needs the product and torch alone; the tests need every framework and tool besides.
+$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' --group dev
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## Trains two served agents together, prints a table, writes a plot (8 minutes)
+	$(BIN)/python examples/multiagent/signals/train.py $(DEMO)
+
+test: $(VENV)/.test  ## Runs all checks and tests (12 minutes at most)
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test
+
+test-peers: $(VENV)/.test  ## Runs the tests that need other projects' packages, each in a venv of its own
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test-peers
+
+check: $(VENV)/.test  ## Runs the checks alone: style, types, arrows
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+
+format: $(VENV)/.test  ## Formats the code
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+bench: $(VENV)/.test  ## Runs the benchmarks
+	for bench in benchmarks/[a-z]*.py; do $(BIN)/python $$bench || exit 1; done
+
+clean:  ## Removes the virtual environments and what the tools left
+	rm -rf $(VENV) .venvs .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
