@@ -13,6 +13,7 @@ from agent_env.net.http import (
     transport_errors,
 )
 from agent_env.net.limits import Limits
+from agent_env.net.listening import bound_url, listen
 from agent_env.net.loops import PerLoop
 
 __all__ = [
@@ -22,11 +23,13 @@ __all__ = [
     "Tokens",
     "bearer",
     "bearer_headers",
+    "bound_url",
     "check_binding",
     "close_shared_http",
     "error_of",
     "get_json",
     "is_loopback",
+    "listen",
     "post_json",
     "request_json",
     "require",

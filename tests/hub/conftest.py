@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import uvicorn
 from agent_env.hub import Hub, locate
 from agent_env.hub.app import hub_app
 from agent_env.hub.local import LocalHub
-from agent_env.net import Tokens
+from agent_env.net import Tokens, bound_url, listen
 from agent_env_cards import EnvironmentCard
 
 
@@ -54,8 +53,7 @@ def make_card() -> Callable[..., EnvironmentCard]:
 @asynccontextmanager
 async def serving(app: Any) -> AsyncGenerator[str, None]:
     """Runs an ASGI application on a free loopback port and gives its URL."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+    with listen() as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
@@ -63,7 +61,7 @@ async def serving(app: Any) -> AsyncGenerator[str, None]:
                 while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
                     await anyio.sleep(0.005)
             try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+                yield bound_url(listener)
             finally:
                 server.should_exit = True
 
