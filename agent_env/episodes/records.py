@@ -30,8 +30,9 @@ class TurnRecord:
     """One turn: what an agent was told in one session and what it said.
 
     `call_id` is the turn's own, `parent_call_id` that of the turn that asked (empty or None at the root). `session` is
-    a hash: session ids are secrets. `status` is "ok" or the code of an error; `error` is its wire form. `started` is
-    in seconds since the epoch, `seconds` the duration.
+    a hash: session ids are secrets. `reward` is what the environment's own `rewards` add up to, `pairings` says how
+    the session's peers were chosen. `status` is "ok" or the code of an error, `error` its wire form. `started` is in
+    seconds since the epoch, `seconds` the duration.
     """
 
     kind: ClassVar[str] = "turn"
@@ -43,8 +44,13 @@ class TurnRecord:
     parent_call_id: str | None = None
     trace_id: str | None = None
     seat: str | None = None
+    tool: str | None = None
     request: Json = None
     reply: Json = None
+    stop: str | None = None
+    reward: float | None = None
+    rewards: dict[str, Json] | None = None
+    pairings: dict[str, Json] | None = None
     status: str = "ok"
     error: Json = None
     started: float | None = None
@@ -74,6 +80,7 @@ class EdgeRecord:
     edge_id: str
     callee: str
     episode: str | None = None
+    trace_id: str | None = None
     caller: str | None = None
     caller_seat: str | None = None
     caller_call_id: str | None = None

@@ -46,6 +46,7 @@ class ModelCall:
         )
         self._record.request = dict(request)
         self._record.started = time.time()
+        request.update(policy.settings)
         request["model"] = policy.model
         if policy.tokens:
             ask_for_tokens(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,19 +19,26 @@ from agent_env.gateway.tokens import checked_name, opens
 class SeatPolicy:
     """The policy that plays a seat: its model's name and the OpenAI-compatible endpoints (`…/v1`) that serve it.
 
-    `api_key` goes to these endpoints alone. `tokens=False` asks them for no token ids and logprobs, for servers that
-    refuse fields they do not know.
+    `api_key` goes to these endpoints alone. `settings` go into every request in place of the agent's own, such as
+    `{"temperature": 0}`. `tokens=False` asks for no token ids and logprobs, for servers that refuse fields they do not
+    know.
     """
 
     model: str
     endpoints: tuple[str, ...]
     api_key: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tokens: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The policy as `POST /runs` takes it."""
-        value: dict[str, Any] = {"model": self.model, "endpoints": list(self.endpoints), "tokens": self.tokens}
-        return value if self.api_key is None else value | {"api_key": self.api_key}
+        return {
+            "model": self.model,
+            "endpoints": list(self.endpoints),
+            "api_key": self.api_key,
+            "settings": dict(self.settings),
+            "tokens": self.tokens,
+        }
 
     @classmethod
     def from_json(cls, seat: str, value: Any) -> SeatPolicy:
@@ -45,7 +52,10 @@ class SeatPolicy:
             raise InvalidArguments(f"the seat {seat!r} needs a list of http URLs as endpoints, not {endpoints!r}")
         if api_key is not None and not isinstance(api_key, str):
             raise InvalidArguments(f"the api_key of the seat {seat!r} must be a string")
-        return cls(model, tuple(endpoints), api_key, value.get("tokens") is not False)
+        settings = value.get("settings") or {}
+        if not isinstance(settings, Mapping):
+            raise InvalidArguments(f"the settings of the seat {seat!r} must be an object, not {settings!r}")
+        return cls(model, tuple(endpoints), api_key, dict(settings), value.get("tokens") is not False)
 
 
 def _is_url(value: Any) -> bool:
