@@ -103,6 +103,11 @@ class Environment:
         finally:
             await reached.aclose()
 
+    def keep_session(self) -> str | None:
+        """Leaves the session open after `release` and returns its id, for another object or process to go on with."""
+        self._own_session = False
+        return self.session_id
+
     async def __aenter__(self) -> Self:
         return await self.initialize()
 

@@ -1,0 +1,127 @@
+"""`agent-env serve` and `agent-env push`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_env.cli.output import HubOption, Json, console, execute, print_json, reported
+
+if TYPE_CHECKING:
+    from agent_env.serving.environment import AgentEnvironment
+
+Target = Annotated[str, typer.Argument(help="The agent: module:attribute, or path/to/file.py:attribute.")]
+Name = Annotated[str | None, typer.Option(help="The environment's name; default: the agent's own.")]
+Version = Annotated[str | None, typer.Option(help="The release, such as 1.0.0; default: a draft.")]
+Skills = Annotated[list[str] | None, typer.Option("--skill", help="A skill that it offers; may be given again.")]
+
+
+def serve(
+    agent: Target,
+    name: Name = None,
+    version: Version = None,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 0,
+    public_url: Annotated[str | None, typer.Option(help="The address that clients use, behind a proxy.")] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="A file of bearer tokens; needed beyond loopback.", exists=True, dir_okay=False)
+    ] = None,
+    insecure: Annotated[bool, typer.Option(help="Serve beyond loopback without tokens.")] = False,
+    hub: HubOption = None,
+    no_hub: Annotated[bool, typer.Option("--no-hub", help="Do not register in a hub.")] = False,
+    skill: Skills = None,
+    linger: Annotated[float | None, typer.Option(help="Stop after so many seconds without a session.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Serves an agent as an environment until it is interrupted."""
+    with reported(as_json=as_json):
+        from agent_env.cli.target import load
+        from agent_env.launch import source_hash
+        from agent_env.serving.run import announce, serve_until_stopped
+        from agent_env.serving.server import Server
+
+        environment = _environment(load(agent), name, version, skill, tokens, hub, no_hub)
+
+        def ready(server: Server) -> None:
+            if as_json:
+                print_json({"ref": server.card.ref, "digest": server.card.digest(), "url": server.url, **server.urls})
+            else:
+                announce(server)
+
+        execute(
+            serve_until_stopped(
+                environment,
+                host=host,
+                port=port,
+                public_url=public_url,
+                insecure=insecure,
+                linger=linger,
+                source=source_hash(agent),
+                on_ready=ready,
+            ),
+            as_json=as_json,
+        )
+
+
+def push(
+    agent: Target,
+    name: Name = None,
+    version: Version = None,
+    skill: Skills = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", help="The name of an environment variable that it needs.")
+    ] = None,
+    hub: HubOption = None,
+    as_json: Json = False,
+) -> None:
+    """Publishes an agent as a release that anybody on this machine can launch."""
+    with reported(as_json=as_json):
+        from agent_env.cli.target import load
+
+        environment = _environment(load(agent), name, version, skill, None, hub, False)
+        release = execute(_push(environment, agent, env or [], hub), as_json=as_json)
+        if as_json:
+            print_json(release)
+        else:
+            console.print(f"published [bold]{release['name']}@{release['version']}[/bold] {release['digest']}")
+
+
+def _environment(
+    agent: object,
+    name: str | None,
+    version: str | None,
+    skills: list[str] | None,
+    tokens: Path | None,
+    hub: str | None,
+    no_hub: bool,
+) -> AgentEnvironment:
+    from agent_env.errors import ConfigurationError
+    from agent_env.net.credentials import Tokens
+    from agent_env.serving.environment import AgentEnvironment
+
+    if isinstance(agent, AgentEnvironment):
+        if name or version or skills:
+            raise ConfigurationError(
+                "this is an AgentEnvironment already, with a name, a version and skills of its own; drop the options"
+            )
+        return agent
+    return AgentEnvironment(
+        agent,
+        name=name,
+        version=version,
+        skills=skills or (),
+        auth=None if tokens is None else Tokens.from_file(tokens),
+        hub=False if no_hub else hub,
+    )
+
+
+async def _push(environment: AgentEnvironment, target: str, variables: list[str], hub: str | None) -> dict[str, Any]:
+    from agent_env.hub import shared_hub
+    from agent_env.launch import python_launch
+
+    card = await environment.card()
+    release = await shared_hub(hub).publish(card, python_launch(target, variables=variables))
+    await environment.aclose()
+    return release.to_json()
