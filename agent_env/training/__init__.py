@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agent_env.training.policy import Policy as Policy
     from agent_env.training.policy_server import PolicyServer as PolicyServer
     from agent_env.training.progress import rollout_progress as rollout_progress
-    from agent_env.training.rollout import rollout as rollout
+    from agent_env.training.rollouts import rollout as rollout
     from agent_env.training.rows import Row as Row
     from agent_env.training.rows import cut_rows as cut_rows
     from agent_env.training.tiny import TinyLM as TinyLM
@@ -36,7 +36,7 @@ _HOMES = {
     "learn": "learning",
     "make_model": "tiny",
     "plot_curves": "plots",
-    "rollout": "rollout",
+    "rollout": "rollouts",
     "rollout_progress": "progress",
     "warm_start": "warm",
 }
