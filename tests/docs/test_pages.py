@@ -1,0 +1,26 @@
+"""Every block of the README and of the docs runs, as a reader would run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:agent_env", ROOT / "scripts" / "run_page.py", page],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "blocks ran" in ran.stdout
