@@ -33,24 +33,23 @@ from agent_env_wrappers.contract import (
     AgentError,
     AgentInfo,
     Caps,
-    DataPart,
     Done,
     Event,
     FilePart,
     Interrupt,
-    Message,
     ModelCall,
     PeerTool,
     Status,
     TextDelta,
-    TextPart,
     ToolCall,
     ToolReturn,
     Turn,
     WrapError,
 )
+from agent_env_wrappers.kinds import roots
 from agent_env_wrappers.openai_client_hook import routed
 from agent_env_wrappers.parameters import Parameters
+from agent_env_wrappers.replies import ending
 from agent_env_wrappers.threads import Returned, Threads, anywhere
 
 REMEMBERING = frozenset({"history", "state", "answers"})
@@ -131,7 +130,7 @@ class CallableWrapper:
                     raise AgentError(f"the agent raised {type(error).__name__}") from error
         if end is None and (self._plan.generator or pieces):
             end = "".join(pieces)
-        yield self._remember(turn, _ending(end))
+        yield self._remember(turn, ending(end))
 
     async def aclose(self) -> None:
         """Frees nothing: threads end by themselves."""
@@ -219,12 +218,6 @@ class CallableWrapper:
         return dataclasses.replace(end, state=state if kept else None)
 
 
-def roots(agent: object) -> list[str]:
-    """The top-level modules of an object's class and of the classes that it is made from."""
-    kind: type[Any] = type(agent)
-    return [made.__module__.partition(".")[0] for made in kind.__mro__]
-
-
 def _answers(turn: Turn, asked: str | None) -> dict[str, Any]:
     if asked is None:
         refuse_answers(turn)
@@ -261,27 +254,3 @@ def _exhaust(pieces: Iterator[Any], emit: Callable[[Any], None]) -> Any:
         close = getattr(pieces, "close", None)
         if close is not None:
             close()
-
-
-def _ending(value: Any) -> Done | Interrupt:
-    """The last event for what an agent gave back; raises `AgentError` for what is no reply."""
-    if isinstance(value, Done | Interrupt):
-        return value
-    if isinstance(value, str):
-        return Done(value)
-    if isinstance(value, Message):
-        if not all(isinstance(part, TextPart | DataPart) for part in value.parts):
-            raise AgentError("the agent replied with a file; reply with text and data")
-        return Done(value.prompt, data=value.data)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    elif callable(dump := getattr(value, "model_dump", None)):
-        value = dump(mode="json")
-    try:
-        if value is None:
-            raise TypeError
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        kind = type(value).__name__
-        raise AgentError(f"the agent replied with {kind}; reply with str, a JSON value, Message or Done") from error
-    return Done(text, data=json.loads(text))

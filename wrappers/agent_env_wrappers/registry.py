@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
-from agent_env_wrappers.callable import STATEFUL, roots
+from agent_env_wrappers.callable import STATEFUL
 from agent_env_wrappers.contract import WrapError, Wrapper
+from agent_env_wrappers.kinds import roots
 
 GROUP = "agent_env_wrappers"
 HOME = "agent-env"
