@@ -2,7 +2,7 @@
 
 from agent_env.hub.heartbeat import Heartbeat
 from agent_env.hub.hub import Hub, shared_hub
-from agent_env.hub.location import HUB_VARIABLE, TOKEN_VARIABLE, Location, locate
+from agent_env.hub.location import HUB_VARIABLE, LAUNCH_VARIABLE, TOKEN_VARIABLE, Location, locate
 from agent_env.hub.records import (
     Changes,
     Entry,
@@ -15,6 +15,7 @@ from agent_env.hub.records import (
 
 __all__ = [
     "HUB_VARIABLE",
+    "LAUNCH_VARIABLE",
     "TOKEN_VARIABLE",
     "Changes",
     "Entry",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,6 +15,7 @@ import anyio
 
 from agent_env.errors import AgentEnvError, LeaseLost
 from agent_env.hub.hub import Hub
+from agent_env.hub.location import LAUNCH_VARIABLE
 from agent_env.hub.records import Lease
 from agent_env_cards import EnvironmentCard
 
@@ -25,7 +27,8 @@ _GOODBYE_SECONDS = 2.0
 class Heartbeat:
     """Registers an instance at its start, renews the lease in the background, and releases it at its end.
 
-    The arguments are those of `Hub.register`; `load` is asked before each renewal. A lost lease is registered anew,
+    The arguments are those of `Hub.register`; `load` is asked before each renewal, and `launch_id` is what the launcher
+    put into AGENT_ENV_LAUNCH_ID unless given. A lost lease is registered anew,
     and a hub that cannot be reached is tried again at each beat; only the first registration raises. `seconds`
     between renewals are the lease's own unless given. `lease` is the current one, None before the start and once
     another release is served at the same URL.
@@ -51,7 +54,13 @@ class Heartbeat:
         self._url = url
         self._load = load
         self._register = partial(
-            hub.register, card, url, capacity=capacity, source=source, launch=launch, launch_id=launch_id
+            hub.register,
+            card,
+            url,
+            capacity=capacity,
+            source=source,
+            launch=launch,
+            launch_id=launch_id or os.environ.get(LAUNCH_VARIABLE),
         )
         self._seconds = seconds
         self._task: asyncio.Task[None] | None = None

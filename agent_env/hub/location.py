@@ -18,6 +18,9 @@ HUB_VARIABLE = "AGENT_ENV_HUB"
 TOKEN_VARIABLE = "AGENT_ENV_HUB_TOKEN"
 """The environment variable with the bearer token for a served hub."""
 
+LAUNCH_VARIABLE = "AGENT_ENV_LAUNCH_ID"
+"""The environment variable by which a process learns which launch it is; it registers its instance with it."""
+
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
