@@ -106,12 +106,20 @@ class Runtime:
             return ResetResult(session.id, observation, {"environment": self.definition.identity})
 
     async def step(
-        self, action: Any, *, session_id: str | None = None, caller: Caller, on_event: OnEvent | None = None
+        self,
+        action: Any,
+        *,
+        session_id: str | None = None,
+        caller: Caller,
+        on_event: OnEvent | None = None,
+        open_as: str | None = None,
     ) -> StepResult:
         """Takes one step: a string is one chat turn, `{"tool": …, "arguments": …}` a call of that tool."""
         caller.need("orchestrate", "step")
         tool, arguments = _read_action(action)
-        result = await self.call_tool(tool, arguments, session_id=session_id, caller=caller, on_event=on_event)
+        result = await self.call_tool(
+            tool, arguments, session_id=session_id, caller=caller, on_event=on_event, open_as=open_as
+        )
         session = self.sessions.find(caller.principal.id, result.session_id)
         limit = self.definition.limits.turn_limit
         observation = result.data if result.data is not None else result.text

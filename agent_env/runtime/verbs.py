@@ -75,7 +75,9 @@ async def perform(
         case "step":
             if "action" not in arguments:
                 raise InvalidArguments("step needs an 'action'")
-            step = await runtime.step(arguments["action"], session_id=session_id, caller=caller, on_event=on_event)
+            step = await runtime.step(
+                arguments["action"], session_id=session_id, caller=caller, on_event=on_event, open_as=open_as
+            )
             return step.to_json()
         case "call_function":
             return await runtime.call_function(
