@@ -53,6 +53,7 @@ class Gateway:
     | `POST /runs/{run}/{episode}/records` | any seat's of the episode | keeps a JSON array of turns and edges |
     | `POST /runs/{run}/collect` `{episodes: [id]}` | admin | the episodes' records, JSON lines in order of arrival |
     | `DELETE /runs/{run}` | admin | closes the run; its journal `{directory}/{run}.jsonl` stays |
+    | `DELETE /runs/{run}?journal=drop` | admin | closes the run and deletes its journal |
     | `GET /health` | none | `{"status": "healthy", …}` |
 
     A record that was acknowledged is on disk. A run that is opened again with its secret, by this process or a later
@@ -114,8 +115,7 @@ class Gateway:
                 self._check_admin(scope)
                 await reply_json(send, 200, self._open(await _json(scope, receive, self._max_body)))
             case "DELETE", ["runs", run]:
-                self._own(scope, run).journal.close()
-                del self._runs[run]
+                self._close(self._own(scope, run), drop=scope["query_string"] == b"journal=drop")
                 await reply(send, 200, b"{}")
             case "GET", ["health"]:
                 data = {"status": "healthy", "runs": len(self._runs)}
@@ -164,6 +164,12 @@ class Gateway:
         else:
             raise Forbidden(f"the run {name!r} is open with another secret; choose another name")
         return {"run": name, "secret": secret}
+
+    def _close(self, run: OpenRun, *, drop: bool) -> None:
+        del self._runs[run.name]
+        run.journal.close()
+        if drop:
+            run.journal.path.unlink()
 
     async def _collect(self, run: OpenRun, wanted: Any, send: Send) -> None:
         episodes = wanted.get("episodes") if isinstance(wanted, Mapping) else None

@@ -28,14 +28,25 @@ class RunHandle:
             ...
             records = await run.collect(["e1"])         # {"e1": [record, …]} in JSON form
 
-    Leaving the block closes the run; its journal stays where the gateway keeps it.
+    Leaving the block closes the run. Its journal stays where the gateway keeps it, unless `keep_journal` is False
+    because what was collected is kept elsewhere.
     """
 
-    def __init__(self, gateway: str, run: str, secret: str, seats: Mapping[str, SeatPolicy], admin_token: str) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        run: str,
+        secret: str,
+        seats: Mapping[str, SeatPolicy],
+        admin_token: str,
+        *,
+        keep_journal: bool = True,
+    ) -> None:
         self.gateway = gateway.rstrip("/")
         self.run = run
         self.secret = secret
         self.seats = dict(seats)
+        self.keep_journal = keep_journal
         self._headers = bearer_headers(admin_token)
 
     @classmethod
@@ -47,6 +58,7 @@ class RunHandle:
         *,
         run: str | None = None,
         secret: str | None = None,
+        keep_journal: bool = True,
     ) -> RunHandle:
         """Opens a run, or opens it again when `run` and `secret` are those of an earlier one."""
         body: dict[str, Any] = {"seats": {seat: policy.to_json() for seat, policy in seats.items()}}
@@ -57,7 +69,9 @@ class RunHandle:
         url = gateway.rstrip("/") + "/runs"
         opened = await post_json(url, body, headers=bearer_headers(admin_token), timeout=_SECONDS)
         try:
-            return cls(gateway, str(opened["run"]), str(opened["secret"]), seats, admin_token)
+            return cls(
+                gateway, str(opened["run"]), str(opened["secret"]), seats, admin_token, keep_journal=keep_journal
+            )
         except (KeyError, TypeError):
             raise ProtocolError(f"{url} did not answer as a gateway does") from None
 
@@ -82,7 +96,9 @@ class RunHandle:
 
     async def aclose(self) -> None:
         """Closes the run at the gateway."""
-        await request_json("DELETE", f"{self.gateway}/runs/{self.run}", headers=self._headers, timeout=_SECONDS)
+        params = None if self.keep_journal else {"journal": "drop"}
+        url = f"{self.gateway}/runs/{self.run}"
+        await request_json("DELETE", url, headers=self._headers, params=params, timeout=_SECONDS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -27,6 +27,7 @@ class Journal:
         self._spans: dict[str, array[int]] = {}
         self._buffer: list[tuple[str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
+        self.path = path
         self._file = LineFile(path)
         proof = hashlib.sha256(secret.encode()).hexdigest()
         try:

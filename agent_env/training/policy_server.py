@@ -21,14 +21,18 @@ _MAX_TOKENS = 16
 class PolicyServer:
     """An ASGI app with `POST /v1/chat/completions` and `GET /v1/models` for policies of this process.
 
-    Requests that arrive within `wait` seconds are sampled as one batch of at most `batch`. Besides OpenAI's fields an
+    Requests are sampled together, at most `batch`: as soon as none has come for `pause` seconds, and no later than
+    `wait` seconds after the first. Besides OpenAI's fields an
     answer has `prompt_token_ids`, `policy_version` and, a choice, `token_ids` (vLLM's names); logprobs are told when
     `logprobs` is asked for. Sampling shares the weights with whoever updates the policies, in memory, on this event
     loop. Without `max_tokens` a completion has at most 16; `n`, tools and images are refused.
     """
 
-    def __init__(self, policies: Iterable[Policy] = (), *, wait: float = 0.002, batch: int = 256) -> None:
+    def __init__(
+        self, policies: Iterable[Policy] = (), *, pause: float = 0.002, wait: float = 0.02, batch: int = 256
+    ) -> None:
         self._queues: dict[str, _Queue] = {}
+        self._pause = pause
         self._wait = wait
         self._batch = batch
         for policy in policies:
@@ -36,7 +40,7 @@ class PolicyServer:
 
     def serve(self, policy: Policy) -> None:
         """Serves a policy by its name, in place of an earlier one of that name."""
-        self._queues[policy.name] = _Queue(policy, self._wait, self._batch)
+        self._queues[policy.name] = _Queue(policy, self._pause, self._wait, self._batch)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -76,8 +80,9 @@ class PolicyServer:
 class _Queue:
     """The requests to one policy that wait for the next batch."""
 
-    def __init__(self, policy: Policy, wait: float, batch: int) -> None:
+    def __init__(self, policy: Policy, pause: float, wait: float, batch: int) -> None:
         self.policy = policy
+        self._pause = pause
         self._wait = wait
         self._batch = batch
         self._waiting: list[tuple[Prompt, asyncio.Future[tuple[Completion, int]]]] = []
@@ -90,8 +95,20 @@ class _Queue:
         if len(self._waiting) >= self._batch:
             self._sample()
         elif self._timer is None:
-            self._timer = loop.call_later(self._wait, self._sample)
+            self._look_again(loop, loop.time() + self._wait)
         return future
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop, latest: float) -> None:
+        """Samples after a pause in which nobody came, or else looks again."""
+        seen = len(self._waiting)
+
+        def look() -> None:
+            if len(self._waiting) > seen and loop.time() + self._pause < latest:
+                self._look_again(loop, latest)
+            else:
+                self._sample()
+
+        self._timer = loop.call_later(self._pause, look)
 
     def _sample(self) -> None:
         if self._timer is not None:
