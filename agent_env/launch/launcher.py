@@ -179,13 +179,11 @@ async def _launch(release: Release, hub: Hub, seconds: float, launch_id: str) ->
         with anyio.fail_after(seconds):
             instance = await _registered(process, hub, release, launch_id, ref)
             if not release.draft:
-                await _check_same(instance, release, spec.source)
+                await _check_same(instance, release, spec.source, process)
         healthy = True
         return instance
     except TimeoutError:
         raise LaunchFailed(_with_log(f"{ref} was not healthy within {seconds:g} s", process)) from None
-    except (TransportError, ProtocolError, DeadlineExceeded) as error:
-        raise LaunchFailed(_with_log(f"{ref} was registered but does not answer: {error.message}", process)) from error
     finally:
         if not healthy:
             await process.kill()
@@ -220,11 +218,17 @@ def _changed(ref: str, what: str, found: str | None, expected: str | None) -> st
     )
 
 
-async def _check_same(instance: Instance, release: Release, source: str | None) -> None:
-    served = _digest(await get_json(instance.url + CARD_PATH, timeout=_PROBE_SECONDS), instance.url)
+async def _check_same(instance: Instance, release: Release, source: str | None, process: Detached) -> None:
+    ref = f"{release.name}@{release.version}"
+    try:
+        served = _digest(await get_json(instance.url + CARD_PATH, timeout=_PROBE_SECONDS), instance.url)
+    except AgentEnvError as error:
+        raise LaunchFailed(
+            _with_log(f"{ref} is registered and its card is not there: {error.message}", process)
+        ) from error
     for what, expected, found in (("card", release.digest, served), ("source", source, instance.source)):
         if expected is not None and expected != found:
-            raise LaunchFailed(_changed(f"{release.name}@{release.version}", what, found, expected))
+            raise LaunchFailed(_changed(ref, what, found, expected))
 
 
 def _digest(card: object, url: str) -> str:
