@@ -97,7 +97,7 @@ class Page:
         if code.co_flags & inspect.CO_COROUTINE:
             await eval(code, self._namespace)
         else:
-            exec(code, self._namespace)
+            exec(code, self._namespace)  # noqa: S102 - running the page is the purpose
 
     def _console(self, block: Block) -> None:
         commands = re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]
@@ -109,7 +109,13 @@ class Page:
                 output = self._start(line.rstrip().removesuffix("&"))
             else:
                 done = subprocess.run(
-                    line, shell=True, env=self.environment, capture_output=True, text=True, timeout=COMMAND_SECONDS
+                    line,
+                    shell=True,
+                    check=False,
+                    env=self.environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=COMMAND_SECONDS,
                 )
                 output = done.stdout + done.stderr
                 if done.returncode:

@@ -41,7 +41,7 @@ def test_the_leaves_import_neither_each_other_nor_the_product(package: str) -> N
     allowed = package.rpartition("/")[2]
     found: list[str] = []
     for path in (ROOT / package).rglob("*.py"):
-        for name in re.findall(r"^\s*(?:from|import) (agent_env\w*)", path.read_text("utf-8"), re.M):
+        for name in re.findall(r"^\s*(?:from|import) (agent_env\w*)", path.read_text("utf-8"), re.MULTILINE):
             if name != allowed:
                 found.append(f"{path.relative_to(ROOT)}: {name}")
     assert found == []

@@ -37,11 +37,12 @@ def serve(
 ) -> None:
     """Serves an agent as an environment until it is interrupted."""
     with reported(as_json=as_json):
-        from agent_env.cli.target import load
+        from agent_env.cli.target import load, located
         from agent_env.launch import source_hash
         from agent_env.serving.run import announce, serve_until_stopped
         from agent_env.serving.server import Server
 
+        directory, target = located(agent)
         environment = _environment(load(agent), name, version, skill, tokens, hub, no_hub)
 
         def ready(server: Server) -> None:
@@ -58,7 +59,7 @@ def serve(
                 public_url=public_url,
                 insecure=insecure,
                 linger=linger,
-                source=source_hash(agent),
+                source=source_hash(target, directory),
                 on_ready=ready,
             ),
             as_json=as_json,
@@ -118,10 +119,13 @@ def _environment(
 
 
 async def _push(environment: AgentEnvironment, target: str, variables: list[str], hub: str | None) -> dict[str, Any]:
+    from agent_env.cli.target import located
     from agent_env.hub import shared_hub
     from agent_env.launch import python_launch
 
     card = await environment.card()
-    release = await shared_hub(hub).publish(card, python_launch(target, variables=variables))
+    directory, module = located(target)
+    launch = python_launch(module, directory=directory, env=variables)
+    release = await shared_hub(hub).publish(card, launch.to_json())
     await environment.aclose()
     return release.to_json()

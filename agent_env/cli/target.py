@@ -9,33 +9,43 @@ from pathlib import Path
 from agent_env.errors import ConfigurationError
 
 
+def located(target: str) -> tuple[Path, str]:
+    """The folder that a target is imported from, and its `module:attribute`.
+
+    `path/to/file.py:attribute` is the module `file` of the folder `path/to`; anything else is of the working
+    directory. Raises `ConfigurationError` for what is neither.
+    """
+    module, separator, attribute = target.rpartition(":")
+    if not separator or not module or not attribute:
+        raise ConfigurationError(f"{target!r} names no agent; write module:attribute, such as agents:my_agent")
+    path = Path(module)
+    if path.suffix != ".py":
+        return Path.cwd(), target
+    if not path.is_file():
+        raise ConfigurationError(f"there is no file {module!r} in {Path.cwd()}")
+    return path.resolve().parent, f"{path.stem}:{attribute}"
+
+
 def load(target: str) -> object:
-    """Loads the agent that `module:attribute` (or `path/to/file.py:attribute`) names.
+    """Loads the agent that a target names.
 
     Raises `ConfigurationError` that says which part is missing; an error inside the module is the module's own.
     """
-    module_name, separator, attribute = target.partition(":")
-    if not separator or not module_name or not attribute:
-        raise ConfigurationError(f"{target!r} names no agent; write module:attribute, such as agents:my_agent")
-    path = Path(module_name)
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise ConfigurationError(f"there is no file {module_name!r} in {Path.cwd()}")
-        sys.path.insert(0, str(path.resolve().parent))
-        module_name = path.stem
-    elif str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    folder, located_target = located(target)
+    module, _, attribute = located_target.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
-        found: object = import_module(module_name)
+        found: object = import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0] and error.name != module_name:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ConfigurationError(
-            f"there is no module {module_name!r}; run the command in the folder that has it, or install it"
+            f"there is no module {error.name!r} in {folder} or installed; run the command in the folder that has it"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = sorted(name for name in vars(found) if not name.startswith("_"))[:20]
-            raise ConfigurationError(f"{module_name!r} has no {attribute!r}; it has {', '.join(names) or 'nothing'}")
+            names = sorted(name for name in dir(found) if not name.startswith("_"))[:20]
+            raise ConfigurationError(f"{module!r} has no {attribute!r}; it has {', '.join(names) or 'nothing'}")
         found = getattr(found, part)
     return found

@@ -21,7 +21,6 @@ from agent_env.errors import (
     UnknownTool,
 )
 from agent_env.hub import Hub, Instance, shared_hub
-from agent_env.launch import launch
 from agent_env.net.credentials import bearer_headers
 from agent_env.net.http import get_json, shown
 from agent_env.net.loops import PerLoop
@@ -92,6 +91,8 @@ async def reach(
         return _in_process(ref, lane)
     if isinstance(ref, Served):
         return _in_process(await ref.runtime(), lane)
+    if isinstance(ref, Instance):
+        return await _by_instance(ref, lane, token, seconds)
     if isinstance(ref, EnvironmentCard):
         return _by_card(ref, _absolute(ref), lane, token, trusted=False)
     if not isinstance(ref, str):
@@ -118,16 +119,17 @@ async def _by_reference(
     failed: set[str] = set()
     while True:
         resolution = await hub.resolve(reference)
-        candidates = [instance for instance in resolution.instances if instance.id not in failed]
-        instance = hub.choose(candidates, text)
+        instance = hub.choose([one for one in resolution.instances if one.id not in failed], text)
         if instance is None:
-            instance = await launch(resolution.release, hub, timeout=seconds)
+            from agent_env.launch import LAUNCH_SECONDS, find_or_launch  # few clients ever start a process
+
+            instance = await find_or_launch(resolution, hub, seconds=min(LAUNCH_SECONDS, seconds or LAUNCH_SECONDS))
         try:
             return await _by_instance(instance, lane, token, seconds)
         except TransportError:
             # Its process may have died within its lease: say so, and go on to the next one.
             await hub.doubt(instance)
-            if instance.id in failed or instance not in candidates:
+            if instance.id in failed:
                 raise
             failed.add(instance.id)
 

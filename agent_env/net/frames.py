@@ -7,16 +7,16 @@ A frame is a JSON array of messages. A message is an object; `id` numbers the cl
 | server | `{"hello": {connection, resume_seconds, window, digest}}` | the first message on a new connection |
 | client | `{"id", "verb", "arguments", "context"?, "run"?, "stream"?}` | call a verb |
 | client | `{"cancel": id}` | stop the call; it answers with an error |
-| client | `{"credit": id, "n"}` | n more events of the call were taken in |
+| client | `{"taken": n, "of": id}` | n events of the call were taken in since its start |
 | server | `{"id", "event", "seq"}` | an event of a streamed call |
 | server | `{"id", "result", "seq"}`, `{"id", "error", "seq"}` | the answer |
 | client | `{"ack": seq}` | everything up to `seq` was received |
 | client | `{"resume": connection, "seen": seq}` | first message on a new socket: go on where the old one broke |
 | server | `{"resumed": true}` or `{"resumed": false}` | it goes on, with what was not seen sent again; or it is gone |
 
-The server sends at most `window` events of a call ahead of the client's credit. A socket that breaks leaves its calls
-running for `resume_seconds`; a client that resumes sends its unanswered calls again, and those that the server has
-are not started twice. `context` has the keys of W3C Trace Context and Baggage.
+The server sends at most `window` events of a call ahead of what the client has taken in. A socket that breaks leaves its calls
+running for `resume_seconds`; a client that resumes sends its unanswered calls, its cancels and what it has taken in
+again, and calls that the server has are not started twice. `context` has the keys of W3C Trace Context and Baggage.
 """
 
 from __future__ import annotations

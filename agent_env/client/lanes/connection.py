@@ -24,11 +24,12 @@ HEARTBEAT_SECONDS = 20.0
 class _Call:
     """A call that waits for its answer."""
 
-    __slots__ = ("arrived", "messages", "request", "stream")
+    __slots__ = ("arrived", "messages", "request", "stream", "taken")
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.stream = bool(request.get("stream"))
+        self.taken = 0
         self.messages: deque[dict[str, Any] | AgentEnvError] = deque()
         self.arrived = asyncio.Event()
 
@@ -46,6 +47,7 @@ class Connection:
         self._token = token
         self._digest = digest
         self._calls: dict[int, _Call] = {}
+        self._cancelled: set[int] = set()
         self._ids = itertools.count(1)
         self._pending: list[dict[str, Any]] = []
         self._wake = asyncio.Event()
@@ -79,16 +81,15 @@ class Connection:
             async with asyncio.timeout(left):
                 return await self._answer(number, call, on_event)
         except TimeoutError:
-            self._send({"cancel": number})
+            self._cancel(number)
             raise DeadlineExceeded(f"{shown(self._url)} did not answer {verb} before the deadline") from None
         except asyncio.CancelledError:
-            self._send({"cancel": number})
+            self._cancel(number)
             raise
         finally:
             del self._calls[number]
 
     async def _answer(self, number: int, call: _Call, on_event: OnEvent | None) -> Mapping[str, Any]:
-        taken = 0
         while True:
             await call.arrived.wait()
             call.arrived.clear()
@@ -99,10 +100,9 @@ class Connection:
                 if "event" in message:
                     if on_event is not None:
                         await on_event(decode_event(message["event"]))
-                    taken += 1
-                    if taken == WINDOW // 2:
-                        self._send({"credit": number, "n": taken})
-                        taken = 0
+                    call.taken += 1
+                    if call.taken % (WINDOW // 2) == 0:
+                        self._send({"taken": call.taken, "of": number})
                 elif "result" in message:
                     result: Mapping[str, Any] = message["result"]
                     return result
@@ -126,6 +126,10 @@ class Connection:
     def _send(self, message: dict[str, Any]) -> None:
         self._pending.append(message)
         self._wake.set()
+
+    def _cancel(self, number: int) -> None:
+        self._cancelled.add(number)
+        self._send({"cancel": number})
 
     async def _live(self) -> None:
         """Opens the socket, and opens it again when it breaks, until the peer is gone."""
@@ -168,9 +172,13 @@ class Connection:
         received = False
         async with socket:
             if resume is not None:
-                unanswered = [call.request for call in self._calls.values()]
-                await socket.send_str(encode_frame([{"resume": resume, "seen": self._seen}, *unanswered]))
-                self._pending = [item for item in self._pending if "verb" not in item]
+                # What was on its way when the socket broke may be lost, so everything that still counts is said again.
+                again = [call.request for call in self._calls.values()]
+                again += [{"taken": call.taken, "of": number} for number, call in self._calls.items() if call.taken]
+                again += [{"cancel": number} for number in self._cancelled]
+                await socket.send_str(encode_frame([{"resume": resume, "seen": self._seen}, *again]))
+                self._pending = []
+                self._acked = self._seen
             writer = asyncio.get_running_loop().create_task(self._write(socket))
             try:
                 async for message in socket:
@@ -231,6 +239,8 @@ class Connection:
             if not message["resumed"]:
                 raise TransportError(f"{shown(self._url)} no longer has what was running; the calls are lost")
         else:
+            if "event" not in message:
+                self._cancelled.discard(message.get("id") or 0)
             call = self._calls.get(message.get("id") or 0)
             if call is not None:
                 call.put(message)

@@ -130,6 +130,27 @@ class WebSocketFace:
         found.attach(websocket, resumed=True)
 
 
+class _Flow:
+    """How far the events of one call may run ahead of the client."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._taken = 0
+        self._room = asyncio.Event()
+
+    def take(self, taken: int) -> None:
+        """Notes how many events the client has taken in; the count is cumulative, so that a lost one does no harm."""
+        self._taken = min(max(self._taken, taken), self._sent)
+        self._room.set()
+
+    async def allow(self) -> None:
+        """Returns when one more event may be sent."""
+        while self._sent - self._taken >= WINDOW:
+            self._room.clear()
+            await self._room.wait()
+        self._sent += 1
+
+
 class Connection:
     """One client's calls; it outlives its socket for a while."""
 
@@ -138,7 +159,7 @@ class Connection:
         self.principal = principal
         self._face = face
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self._credits: dict[int, asyncio.Semaphore] = {}
+        self._flows: dict[int, _Flow] = {}
         self._sent: deque[dict[str, Any]] = deque()
         self._answered: set[int] = set()
         self._pending: list[dict[str, Any]] = []
@@ -241,18 +262,17 @@ class Connection:
                     )
                     self._answer(id, "error", busy.to_wire())
                     return
-                self._credits[id] = asyncio.Semaphore(WINDOW)
+                self._flows[id] = _Flow()
                 task = asyncio.get_running_loop().create_task(self._serve(id, message))
                 self._calls[id] = task
                 task.add_done_callback(lambda _: self._ended(id))
             case {"cancel": int(id)}:
                 if id in self._calls:
                     self._calls[id].cancel()
-            case {"credit": int(id), "n": int(n)}:
-                credit = self._credits.get(id)
-                if credit is not None:
-                    for _ in range(min(n, WINDOW)):
-                        credit.release()
+            case {"taken": int(taken), "of": int(id)}:
+                flow = self._flows.get(id)
+                if flow is not None:
+                    flow.take(taken)
             case {"ack": int(seq)}:
                 self.acknowledge(seq)
             case _:
@@ -261,7 +281,7 @@ class Connection:
 
     def _ended(self, id: int) -> None:
         self._calls.pop(id, None)
-        self._credits.pop(id, None)
+        self._flows.pop(id, None)
 
     def _answer(self, id: int, kind: str, value: Any) -> None:
         self._answered.add(id)
@@ -294,12 +314,12 @@ class Connection:
             self._answer(id, "error", AgentEnvError("the server failed; its log has the details").to_wire())
 
     def _events(self, id: int) -> Any:
-        credit = self._credits[id]
+        flow = self._flows[id]
 
         async def on_event(event: Event) -> None:
             wire = encode_event(event)
             if wire is not None:
-                await credit.acquire()
+                await flow.allow()
                 self._send_numbered({"id": id, "event": wire})
 
         return on_event
