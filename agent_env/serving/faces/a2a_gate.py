@@ -1,0 +1,186 @@
+"""The gate before the A2A SDK's routes: who asks, how much they send, whether they are still there.
+
+The SDK's routes know no principal, take bodies of any size and do not notice that a client has left. The gate reads
+the body, puts an `Exchange` into the scope, and hands the request on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agent_env.context import Principal
+from agent_env.errors import AgentEnvError, Forbidden, MessageTooLarge
+from agent_env.net.a2a_wire import EXTENSION, EXTENSION_HEADERS
+from agent_env.serving.access import Access, same_origin
+from agent_env.serving.faces.a2a_errors import failed_inside, rest_response
+
+log = logging.getLogger("agent_env.serving")
+
+_KEY: Final = "agent_env.a2a"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One HTTP request: whose it is, and what becomes of it.
+
+    `gone` is set when the client leaves before it has its whole answer. `error` is what the request is answered with
+    in place of a message or a task; `activated` tells that our extension is in use, which the response says.
+    """
+
+    principal: Principal
+    headers: Headers
+    client_host: str | None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: bool = False
+    activated: bool = False
+    error: AgentEnvError | None = None
+
+    @classmethod
+    def of(cls, request: Request) -> Exchange:
+        """The exchange that a request belongs to."""
+        exchange: Exchange = request.scope[_KEY]
+        return exchange
+
+
+class Gate:
+    """An ASGI app around one route of the SDK; `refuse` makes the answer to a request that goes no further."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        *,
+        max_bytes: int,
+        refuse: Callable[[AgentEnvError], Response],
+    ) -> None:
+        self._app = app
+        self._access = access
+        # In JSON, contents of files are base64, and other text is escaped.
+        self._max_bytes = 2 * max_bytes
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        request = Request(scope)
+        headers = request.headers
+        try:
+            if not same_origin(headers.get("origin"), headers.get("host")):
+                raise Forbidden("pages of other origins may not call this agent")
+            principal = self._access.principal(headers.get("authorization"))
+            body = await self._read(headers, receive)
+        except AgentEnvError as error:
+            await self._refuse(error)(scope, receive, send)
+            return
+        if body is None:
+            return
+        exchange = Exchange(principal, headers, request.client.host if request.client else None)
+        scope[_KEY] = exchange
+        watch = asyncio.get_running_loop().create_task(_watch(exchange, receive))
+        answer = _Answer(exchange, self._refuse, scope, send)
+        try:
+            await self._app(scope, _replay(exchange, body), answer.send)
+        except Exception:
+            # What breaks after the first byte cannot be told any more; the stream just ends.
+            log.exception("an A2A request failed inside the server")
+            await answer.end()
+        finally:
+            watch.cancel()
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The whole body; None if the client leaves while it sends."""
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._max_bytes:
+            raise self._too_large()
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._max_bytes:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return bytes(body)
+
+    def _too_large(self) -> MessageTooLarge:
+        return MessageTooLarge(f"the request has more than {self._max_bytes} bytes; send less", limit=self._max_bytes)
+
+
+async def _watch(exchange: Exchange, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    if not exchange.answered:
+        exchange.gone.set()
+
+
+def _replay(exchange: Exchange, body: bytes) -> Receive:
+    """Gives the body once, and after it that the client has left when it has."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await exchange.gone.wait()
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+class _Answer:
+    """What goes back to the client: the SDK's answer, with our error in its place where there is one."""
+
+    def __init__(
+        self, exchange: Exchange, refuse: Callable[[AgentEnvError], Response], scope: Scope, send: Send
+    ) -> None:
+        self._exchange = exchange
+        self._refuse = refuse
+        self._scope = scope
+        self._send = send
+        self._started = False
+        self._replaced = False
+
+    async def send(self, message: Message) -> None:
+        """Passes on one ASGI message of the SDK's answer."""
+        if message["type"] == "http.response.start":
+            self._started = True
+            error = self._exchange.error
+            # A JSON-RPC error is an answer like others, with status 200; on HTTP+JSON the status is the answer.
+            if error is not None and self._refuse is rest_response:
+                self._replaced = True
+                await self._replace(error)
+                return
+            if self._exchange.activated:
+                headers = MutableHeaders(scope=message)
+                for name in EXTENSION_HEADERS:
+                    if name in self._exchange.headers:
+                        headers[name] = EXTENSION
+        elif self._replaced:
+            return
+        elif not message.get("more_body"):
+            self._exchange.answered = True
+        await self._send(message)
+
+    async def end(self) -> None:
+        """Ends an answer that broke."""
+        if not self._started:
+            await self._replace(failed_inside())
+        elif not self._exchange.answered and not self._exchange.gone.is_set():
+            self._exchange.answered = True
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _replace(self, error: AgentEnvError) -> None:
+        self._exchange.answered = True
+        await self._refuse(error)(self._scope, _nothing, self._send)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
