@@ -21,6 +21,7 @@ from agent_env.errors import (
     UnknownTool,
 )
 from agent_env.hub import Hub, Instance, shared_hub
+from agent_env.hub.snapshot import snapshot
 from agent_env.net.credentials import bearer_headers
 from agent_env.net.http import get_json, shown
 from agent_env.net.loops import PerLoop
@@ -116,19 +117,22 @@ async def _by_reference(
         reference = parse_ref(text)
     except CardError as error:
         raise InvalidCard(str(error), problems=[dataclasses.asdict(problem) for problem in error.problems]) from None
+    known = snapshot(hub)
     failed: set[str] = set()
     while True:
-        resolution = await hub.resolve(reference)
+        resolution = await known.resolve(reference)
         instance = hub.choose([one for one in resolution.instances if one.id not in failed], text)
         if instance is None:
             from agent_env.launch import LAUNCH_SECONDS, find_or_launch  # few clients ever start a process
 
+            known.forget()
             instance = await find_or_launch(resolution, hub, seconds=min(LAUNCH_SECONDS, seconds or LAUNCH_SECONDS))
         try:
             return await _by_instance(instance, lane, token, seconds)
         except TransportError:
             # Its process may have died within its lease: say so, and go on to the next one.
             await hub.doubt(instance)
+            known.forget()
             if instance.id in failed:
                 raise
             failed.add(instance.id)
