@@ -69,4 +69,4 @@ def find_episode(path: str | Path, episode: str) -> Episode | None:
 
 
 def _line(episode: Episode) -> bytes:
-    return json.dumps(episode.to_json(), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(episode.to_json(), separators=(",", ":")).encode() + b"\n"

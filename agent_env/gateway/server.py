@@ -18,6 +18,7 @@ import anyio
 import uvicorn
 
 from agent_env.errors import ConfigurationError, LaunchFailed
+from agent_env.net import bound_url, listen
 
 ADMIN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
 """The environment variable that hands a gateway process its admin token."""
@@ -48,15 +49,7 @@ async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncG
 
     Raises `ConfigurationError` when the port is taken.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(4096)
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(f"{host}:{port} cannot be bound: {error.strerror}; choose another port") from error
+    listener = listen(host, port)
     server = _Server(
         uvicorn.Config(
             app,
@@ -68,19 +61,23 @@ async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncG
             lifespan="off",
             server_header=False,
             date_header=False,
-            backlog=4096,
+            proxy_headers=False,
             # Longer than the shared client keeps a connection, so that it never uses one that is being closed.
             timeout_keep_alive=60,
             timeout_graceful_shutdown=1,
         )
     )
-    bound = listener.getsockname()[1]
     # A task and no task group: what the block raises must reach the caller as it is.
     serving = asyncio.ensure_future(server.serve([listener]))
+    ready = asyncio.ensure_future(server.ready.wait())
     try:
-        await server.ready.wait()
-        yield f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await serving
+            raise ConfigurationError("the server ended before it was ready; its log has the reason")
+        yield bound_url(listener)
     finally:
+        ready.cancel()
         server.should_exit = True
         with anyio.CancelScope(shield=True):
             await serving

@@ -1,0 +1,96 @@
+"""Records: to JSON and back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_env.episodes import (
+    RECORD_KINDS,
+    CallRecord,
+    EdgeRecord,
+    RewardRecord,
+    TurnRecord,
+    record_from_json,
+)
+from agent_env.episodes.records import record_id
+from agent_env.errors import ProtocolError
+
+text = st.text(max_size=12)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(text, json_values, max_size=3)
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "str": text,
+    "str | None": st.none() | text,
+    "float": numbers,
+    "float | None": st.none() | numbers,
+    "int | None": st.none() | st.integers(0, 599),
+    "bool": st.booleans(),
+    "Json": json_values,
+    "dict[str, Json] | None": st.none() | objects,
+    "list[int] | None": st.none() | st.lists(st.integers(0, 1000), max_size=4),
+    "list[float] | None": st.none() | st.lists(numbers, max_size=4),
+    "Target": st.sampled_from(["episode", "seat", "trace", "call"]),
+}
+
+
+def of_kind(kind: type[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{name: VALUES[kind.__annotations__[name]] for name in kind.__match_args__})
+
+
+any_record = st.one_of([of_kind(kind) for kind in RECORD_KINDS.values()])
+
+
+@given(any_record)
+def test_a_record_written_as_json_text_reads_as_the_same_record(record: Any) -> None:
+    wire = json.loads(json.dumps(record.to_json()))
+    assert record_from_json(wire) == record
+    assert type(record).from_json(wire) == record
+    assert record_from_json(wire).to_json() == wire
+
+
+@given(any_record)
+def test_what_nobody_gave_is_not_written(record: Any) -> None:
+    wire = record.to_json()
+    assert None not in wire.values()
+    assert next(iter(wire)) == "kind"
+
+
+def test_no_value_is_not_zero() -> None:
+    unscored, zero = RewardRecord("named"), RewardRecord("named", 0.0)
+    assert "value" not in unscored.to_json() and zero.to_json()["value"] == 0.0
+    assert RewardRecord.from_json(unscored.to_json()).value is None
+    assert RewardRecord.from_json(zero.to_json()).value == 0.0
+
+
+def test_a_field_of_a_newer_release_is_passed_over() -> None:
+    wire = TurnRecord("c1", "a@1.0.0", "s1").to_json() | {"colour": "red"}
+    assert record_from_json(wire) == TurnRecord("c1", "a@1.0.0", "s1")
+
+
+def test_a_missing_field_is_named() -> None:
+    with pytest.raises(ProtocolError, match="a 'turn' record lacks agent, session"):
+        record_from_json({"kind": "turn", "call_id": "c1"})
+
+
+@pytest.mark.parametrize("kind", ["episode", None, 7])
+def test_an_unknown_kind_is_refused_with_the_known_ones(kind: Any) -> None:
+    with pytest.raises(ProtocolError, match=f"kind {kind!r}; the kinds are turn, edge, model, reward"):
+        record_from_json({"kind": kind})
+
+
+def test_each_record_but_a_reward_has_a_name_of_its_own() -> None:
+    assert record_id(TurnRecord("c1", "a@1.0.0", "s1")) == "c1"
+    assert record_id(EdgeRecord("e1", "b@1.0.0")) == "e1"
+    assert record_id(CallRecord("m1", "c1", "solver", "policy")) == "m1"
+    assert record_id(RewardRecord("named", 1.0)) is None
