@@ -22,7 +22,7 @@ def release_facts(card: Mapping[str, Any]) -> JsonObject:
     """The members of a written card that enter its digest; lists of named things are in the order of their names."""
     facts = {name: card[name] for name in RELEASE_FACTS if name in card}
     capabilities = card.get("capabilities") or {}
-    facts |= {name: capabilities[name] for name in RELEASE_CAPABILITIES if name in capabilities}
+    facts |= {name: capabilities[name] for name in RELEASE_CAPABILITIES if capabilities.get(name)}
     if "offers" in facts:
         facts["offers"] = _ordered(facts["offers"])
     return _ordered(facts)

@@ -24,19 +24,11 @@ from agent_env_cards.fact import Fact, JsonObject
 from agent_env_cards.interfaces import Interface, Provider
 from agent_env_cards.needs import Need
 from agent_env_cards.offers import Offer
+from agent_env_cards.pointers import objects, select
 from agent_env_cards.problems import CardError, Problem
 from agent_env_cards.rules import broken
 from agent_env_cards.shape import in_order, read_json, shape_problems
 from agent_env_cards.versions import DRAFT_VERSION, is_draft
-
-# Written even where they have their default: peers of the same path look for them, and people do.
-_ALWAYS_WRITTEN = {
-    "protocolVersion": "protocol_version",
-    "version": "version",
-    "kind": "kind",
-    "url": "url",
-    "preferredTransport": "preferred_transport",
-}
 
 
 class CardSignature(Fact):
@@ -108,11 +100,11 @@ class EnvironmentCard(Fact):
 
     def to_dict(self) -> JsonObject:
         """Writes the card as a JSON object, with its digest; raises `CardError` with every clause that it breaks."""
-        written = self._written()
-        problems = validate_card(written)
+        dumped = self._dumped()
+        problems = validate_card(_completed(dumped))
         if problems:
             raise CardError.listing(f"the Environment Card of {self.name!r}", problems)
-        return written
+        return _completed(dumped, digest=True)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Writes the card as JSON text; raises `CardError` with every clause that it breaks."""
@@ -123,7 +115,7 @@ class EnvironmentCard(Fact):
 
         It is the same for every replica, whatever its address. Raises `CardError` where a value has no canonical form.
         """
-        return digest_of(self._dumped())
+        return digest_of(_completed(self._dumped()))
 
     @property
     def ref(self) -> str:
@@ -144,22 +136,31 @@ class EnvironmentCard(Fact):
         return next((interface for interface in self.interfaces if interface.transport == transport), None)
 
     def _dumped(self) -> JsonObject:
-        dumped = self.model_dump(mode="json", exclude_defaults=True, warnings="none")
-        always = {member: getattr(self, name) for member, name in _ALWAYS_WRITTEN.items()}
-        return {**dumped, **always}
+        return self.model_dump(mode="json", exclude_defaults=True, warnings="none")
 
-    def _written(self) -> JsonObject:
-        dumped = self._dumped()
-        dumped["capabilities"] = {"tools": [], **dumped.get("capabilities", {})}
-        if self.interfaces:
-            dumped["additionalInterfaces"] = [
-                {"url": interface.url, "transport": interface.transport} for interface in self.interfaces
-            ]
-        if self.children_environments:
-            dumped["children_environments"] = [child._written() for child in self.children_environments]
-        dumped["digest"] = digest_of(dumped)
-        known = [str(field.alias) for field in type(self).model_fields.values()]
-        return {name: dumped[name] for name in [*known, *dumped] if name in dumped}
+
+# Written even where they have their default: peers of the same path look for them, and people do.
+_ALWAYS_WRITTEN = ("protocolVersion", "version", "kind", "url", "preferredTransport")
+_DEFAULTS = {str(field.alias): field.default for field in EnvironmentCard.model_fields.values()}
+
+
+def _completed(dumped: JsonObject, *, digest: bool = False) -> JsonObject:
+    """What is written of a card: without defaults but for a few, in the order of the model."""
+    card = {**{name: _DEFAULTS[name] for name in _ALWAYS_WRITTEN}, **dumped}
+    for _, capabilities in objects({"capabilities": {}, **card}, "capabilities"):
+        card["capabilities"] = {"tools": [], **capabilities}
+    if interfaces := [entry for _, entry in objects(card, "interfaces", "*")]:
+        card["additionalInterfaces"] = [
+            {"url": entry.get("url"), "transport": entry.get("transport")} for entry in interfaces
+        ]
+    for _, children in select(card, "children_environments"):
+        card["children_environments"] = [
+            _completed(child, digest=digest) if isinstance(child, dict) else child for child in children
+        ]
+    card.pop("digest", None)
+    if digest:
+        card["digest"] = digest_of(card)
+    return {name: card[name] for name in [*_DEFAULTS, *card] if name in card}
 
 
 def validate_card(card: object) -> list[Problem]:

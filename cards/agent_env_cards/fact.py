@@ -37,7 +37,9 @@ class Fact(BaseModel):
         if not isinstance(value, Mapping):
             return value
         members = cast("Mapping[str, Any]", value)
-        known = {field.alias or name for name, field in cls.model_fields.items()} | set(cls.model_fields)
+        if None not in members.values():
+            return members
+        known = {field.alias for field in cls.model_fields.values()} | set(cls.model_fields)
         return {name: member for name, member in members.items() if member is not None or name not in known}
 
     def to_dict(self) -> JsonObject:

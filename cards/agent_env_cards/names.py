@@ -62,8 +62,11 @@ def taxonomy_fault(entry: str) -> str | None:
     return f"the taxonomy id {entry!r} must be <taxonomy>@<version>/<path>, such as 'oasf@1.0/reasoning/math'"
 
 
-def tool_fault(tool: str) -> str | None:
-    """Says what is wrong with a tool's name; None if nothing is. Every protocol and model vendor takes these names."""
-    if _TOOL.fullmatch(tool):
+def tool_fault(name: str, what: str = "tool") -> str | None:
+    """Says what is wrong with the name of a tool, function or reward; None if nothing is.
+
+    Every protocol and model vendor takes the names that are right.
+    """
+    if _TOOL.fullmatch(name):
         return None
-    return f"the tool name {tool!r} must be 1 to 64 letters, digits, '_' and '-'"
+    return f"the {what} name {name!r} must be 1 to 64 letters, digits, '_' and '-'"

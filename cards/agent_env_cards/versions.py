@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
+from typing import Any, TypeAlias
 
-from semantic_version import NpmSpec, Version  # type: ignore[import-untyped]
+from semantic_version import Version  # type: ignore[import-untyped]
 
 DRAFT_VERSION = "0.0.0-dev"
 """The version of every draft: mutable, the newest wins, no range ever matches it."""
 
 _LONGEST = 100
-_OPERATOR = re.compile(r"^(?:\^|~|>=|<=|>|<|=)")
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_PARTIAL = re.compile(rf"({_NUMBER})(?:\.({_NUMBER}|[xX*])(?:\.({_NUMBER}|[xX*]))?)?")
+_SIGNS = ("^", "~", ">=", "<=", ">", "<", "=", "")
+
+Comparator: TypeAlias = tuple[Callable[[Any, Any], bool], Version]
 
 
 def parse_version(text: str) -> Version:
@@ -66,14 +74,12 @@ class VersionRange:
             raise ValueError(f"the range is {len(self.text)} characters long; write at most {_LONGEST}")
         if any(character.isspace() for character in self.text):
             raise ValueError(f"the range {self.text!r} has spaces; join bounds with a comma, as in >=1.2,<2")
-        for alternative in self.text.split("||"):
-            for bound in alternative.split(","):
-                _check_bound(bound, self.text)
+        _ = self._alternatives
 
     @cached_property
-    def _alternatives(self) -> list[tuple[NpmSpec, frozenset[tuple[int, int, int]]]]:
+    def _alternatives(self) -> list[list[Comparator]]:
         return [
-            (NpmSpec(alternative.replace(",", " ")), frozenset(_prerelease_triples(alternative)))
+            [comparator for bound in alternative.split(",") for comparator in _comparators(bound, self.text)]
             for alternative in self.text.split("||")
         ]
 
@@ -92,34 +98,74 @@ class VersionRange:
         candidate = parse_version(version)
         if is_draft(version):
             return self.exact == DRAFT_VERSION
-        triple = _triple(candidate)
         return any(
-            specification.match(candidate) and (not candidate.prerelease or triple in triples)
-            for specification, triples in self._alternatives
+            all(compare(candidate, version) for compare, version in comparators)
+            and (not candidate.prerelease or _core(candidate) in map(_core, _prereleases(comparators)))
+            for comparators in self._alternatives
         )
 
 
-def _check_bound(bound: str, text: str) -> None:
-    operand = _OPERATOR.sub("", bound)
-    if operand[:1] in {"v", "V"}:
+def _prereleases(comparators: list[Comparator]) -> Iterator[Version]:
+    return (version for _, version in comparators if version.prerelease)
+
+
+def _core(version: Version) -> str:
+    return str(version.truncate())
+
+
+def _comparators(bound: str, text: str) -> Iterator[Comparator]:
+    """What a bound such as ^1.2 means: comparisons that all hold. Raises `ValueError` if it means nothing."""
+    sign = next(sign for sign in _SIGNS if bound.startswith(sign))
+    operand = bound.removeprefix(sign)
+    if operand[:1] in ("v", "V"):
         raise ValueError(f"the range {text!r} has a version that starts with a letter; write {operand[1:]!r}")
     if "+" in operand:
         raise ValueError(f"the range {text!r} has build metadata, which does not order; leave out what follows the +")
-    try:
-        if not bound or not bound.isascii():
-            raise ValueError(bound)
-        NpmSpec(bound)
-    except ValueError:
+    if bound in ("*", "x", "X"):
+        return
+    full = Version(operand) if _is_version(operand) else None
+    given = _numbers(_core(full) if full else operand)
+    if not given:
         raise ValueError(
             f"the range {text!r} has {bound!r}, which is not a bound; write ranges such as ^1, ~1.2, >=1.2,<2 or 1.0.0"
-        ) from None
+        )
+    lowest = full or _version(given)
+    match sign:
+        case "^":
+            # Up to the next change of the leftmost number that is not zero.
+            kept = next((index for index, number in enumerate(given) if number), len(given) - 1)
+            yield from ((operator.ge, lowest), (operator.lt, _after(given, kept)))
+        case "~":
+            yield from ((operator.ge, lowest), (operator.lt, _after(given, min(1, len(given) - 1))))
+        case ">=":
+            yield operator.ge, lowest
+        case "<":
+            yield operator.lt, full or _version(given, "-0")
+        case ">" if full:
+            yield operator.gt, full
+        case "<=" if full:
+            yield operator.le, full
+        case ">":
+            yield operator.ge, _after(given, len(given) - 1, "")
+        case "<=":
+            yield operator.lt, _after(given, len(given) - 1)
+        case _ if full:
+            yield operator.eq, full
+        case _:
+            yield from ((operator.ge, lowest), (operator.lt, _after(given, len(given) - 1)))
 
 
-def _prerelease_triples(alternative: str) -> list[tuple[int, int, int]]:
-    operands = [_OPERATOR.sub("", bound) for bound in alternative.split(",")]
-    versions = [Version(operand) for operand in operands if _is_version(operand)]
-    return [_triple(version) for version in versions if version.prerelease]
+def _numbers(operand: str) -> list[int]:
+    """The numbers of a partial version up to its first wildcard: [1] for 1 and 1.x; none if it is no such version."""
+    partial = _PARTIAL.fullmatch(operand)
+    groups = partial.groups() if partial else ()
+    return [int(group) for group in takewhile(lambda group: group not in (None, "x", "X", "*"), groups)]
 
 
-def _triple(version: Version) -> tuple[int, int, int]:
-    return int(version.major or 0), int(version.minor or 0), int(version.patch or 0)
+def _after(given: list[int], index: int, prerelease: str = "-0") -> Version:
+    """The version after all that have `given` up to the index; -0 is its lowest prerelease, so that none of them is in."""
+    return _version([*given[:index], given[index] + 1], prerelease)
+
+
+def _version(numbers: list[int], prerelease: str = "") -> Version:
+    return Version(".".join(map(str, [*numbers, 0, 0][:3])) + prerelease)

@@ -13,7 +13,7 @@ MAX_INTEGER = 2**53 - 1
 
 
 def excesses(card: object) -> Iterator[tuple[str, str]]:
-    """EC-04: a card is at most 64 levels deep and a million characters long, and its numbers are exact doubles."""
+    """EC-04: a card is 64 levels deep and a million characters long at most, and has a canonical form (RFC 8785)."""
     size = 0
     pending: list[tuple[str, object, int]] = [("", card, 1)]
     while pending:
@@ -22,20 +22,28 @@ def excesses(card: object) -> Iterator[tuple[str, str]]:
         if size > MAX_SIZE:
             yield "", f"the card is longer than {MAX_SIZE} characters"
             return
-        if fault := _number_fault(value):
+        if fault := _fault(value):
             yield at, fault
         members = list(children(value))
         if members and depth > MAX_DEPTH:
             yield at, f"the card is nested more than {MAX_DEPTH} levels deep"
             return
         for token, member in members:
-            size += len(token) if isinstance(token, str) else 0
+            if isinstance(token, str):
+                size += len(token)
+                if fault := _fault(token):
+                    yield at, fault
             pending.append((at + pointer(token), member, depth + 1))
 
 
-def _number_fault(value: object) -> str | None:
+def _fault(value: object) -> str | None:
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"{value[:40]!r} is not Unicode text: it has half of a surrogate pair"
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        return f"{str(value)[:40]} is outside of ±(2^53-1), where JSON numbers are exact (RFC 8785 §3.2.2.3)"
+        return "the integer is outside of ±(2^53-1), where JSON numbers are exact"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} is not a JSON number"
     return None

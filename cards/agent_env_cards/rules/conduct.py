@@ -31,8 +31,8 @@ def rewards_are_bounded(card: Mapping[str, Any]) -> Found:
     for at, reward in objects(card, "rewards", "*"):
         name = reward.get("name")
         if isinstance(name, str):
-            if fault := tool_fault(name):
-                yield at + pointer("name"), fault.replace("tool", "reward")
+            if fault := tool_fault(name, "reward"):
+                yield at + pointer("name"), fault
             if name in seen:
                 yield at + pointer("name"), f"the name {name!r} is taken by {seen[name]}"
             seen.setdefault(name, at + pointer("name"))

@@ -36,8 +36,8 @@ def versions_are_semantic(card: Mapping[str, Any]) -> Found:
 
 def descriptions_are_given(card: Mapping[str, Any]) -> Found:
     """EC-13: a card says in a sentence what the environment is."""
-    description = card.get("description", "")
-    if isinstance(description, str) and not description.strip():
+    description = card.get("description")
+    if description is None or (isinstance(description, str) and not description.strip()):
         yield pointer("description"), "the description is missing; say in a sentence what the environment is"
 
 
@@ -50,7 +50,7 @@ def texts_are_plain(card: Mapping[str, Any]) -> Found:
             yield at, fault
         for token, member in children(value):
             if isinstance(token, str) and (fault := _text_fault(token)):
-                yield at, f"a member's name: {fault}"
+                yield at + pointer(token), f"the name of the member: {fault}"
             if token != "children_environments" or at:
                 pending.append((at + pointer(token), member))
 
@@ -59,6 +59,6 @@ def _text_fault(text: str) -> str | None:
     if len(text) > LONGEST_TEXT:
         return f"the text is {len(text)} characters long; write at most {LONGEST_TEXT}"
     for character in text:
-        if character in _BIDI or (unicodedata.category(character) in ("Cc", "Cs") and character not in _LAYOUT):
+        if character in _BIDI or (unicodedata.category(character) == "Cc" and character not in _LAYOUT):
             return f"the text has the character U+{ord(character):04X}; leave it out"
     return None

@@ -49,7 +49,7 @@ def skills_are_unique(card: Mapping[str, Any]) -> Found:
 
 
 def samples_are_few(card: Mapping[str, Any]) -> Found:
-    """EC-27: an offer has none or two to five sample requests, a need at most five; none of them is empty."""
+    """EC-27: an offer has none or two to five sample requests, a need at most five; each says something."""
     for at, samples in select(card, "offers", "examples"):
         if isinstance(samples, list) and samples and not FEWEST_SAMPLES <= len(samples) <= MOST_SAMPLES:
             yield at, f"there are {len(samples)} sample requests; write {FEWEST_SAMPLES} to {MOST_SAMPLES}, or none"
@@ -62,6 +62,10 @@ def samples_are_few(card: Mapping[str, Any]) -> Found:
             for at, request in strings(card, *path):
                 if not request.strip():
                     yield at, "the sample request is empty; write what a caller would say"
+    offered = {skill for path in (("*",), ("*", "id")) for _, skill in strings(card, "offers", "skills", *path)}
+    for at, skill in strings(card, "offers", "examples", "*", "skill"):
+        if skill not in offered:
+            yield at, f"the skill {skill!r} is not offered; offered are {sorted(offered)}"
 
 
 def modes_are_media_types(card: Mapping[str, Any]) -> Found:

@@ -30,7 +30,7 @@ def names_are_unique(card: Mapping[str, Any]) -> Found:
     for call in _CALLS:
         seen: dict[str, str] = {}
         for at, name in strings(card, "capabilities", call, "*", "name"):
-            if fault := tool_fault(name):
+            if fault := tool_fault(name, call.removesuffix("s")):
                 yield at, fault
             if name in seen:
                 yield at, f"the name {name!r} is taken by {seen[name]}"
@@ -92,8 +92,8 @@ def _has_text(value: object) -> bool:
 
 def _described(parameter: object, root: object) -> bool:
     if not isinstance(parameter, Mapping):
-        # A schema of true or false has no place for a description; the type of the rest is reported elsewhere.
-        return not isinstance(parameter, bool)
+        # Of the schemas without a place for a description only `false` needs none: nothing can be passed.
+        return parameter is False
     schema = cast("Mapping[str, Any]", parameter)
     target = schema.get("$ref")
     return _has_text(schema.get("description")) or (
