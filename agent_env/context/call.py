@@ -81,15 +81,11 @@ class CallContext:
     def check(self, environment: str, session: str, *, max_depth: int, max_visits: int) -> None:
         """Refuses a call that must not start here.
 
-        Raises `TooDeep`, `CallCycle`, `ReentrantCall`, `BudgetExhausted` or `DeadlineExceeded`.
+        `session` is the hash of the one that the call enters, empty for one that it opens. Raises `TooDeep`,
+        `CallCycle`, `ReentrantCall`, `BudgetExhausted` or `DeadlineExceeded`.
         """
-        path = " -> ".join([link.environment for link in self.chain] + [environment])
-        if Link(environment, session) in self.chain:
-            raise ReentrantCall(
-                f"the chain {path} already holds this session of {environment!r} and would wait for itself; "
-                f"call it in a new session",
-                chain=[link.environment for link in self.chain],
-            )
+        self.check_reentry(environment, session)
+        path = self._path(environment)
         if self.depth >= max_depth:
             raise TooDeep(f"the chain {path} is {self.depth + 1} deep; {environment!r} allows {max_depth}")
         visits = sum(link.environment == environment for link in self.chain)
@@ -101,3 +97,15 @@ class CallContext:
             raise BudgetExhausted(f"the chain {path} has no calls left; raise the episode's budget")
         if self.deadline is not None and self.deadline <= time.monotonic():
             raise DeadlineExceeded(f"the deadline of the chain {path} was over before {environment!r} started")
+
+    def check_reentry(self, environment: str, session: str) -> None:
+        """Refuses a call that would wait for a session which its own chain holds: raises `ReentrantCall`."""
+        if session and Link(environment, session) in self.chain:
+            raise ReentrantCall(
+                f"the chain {self._path(environment)} already holds this session of {environment!r} and would wait for "
+                "itself; call it in a new session",
+                chain=[link.environment for link in self.chain],
+            )
+
+    def _path(self, environment: str) -> str:
+        return " -> ".join([link.environment for link in self.chain] + [environment])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from agent_env.context import Budget, Frame, Link, Record, entered, new_call_id
-from agent_env.errors import AgentEnvError, DeadlineExceeded
+from agent_env.errors import AgentEnvError, DeadlineExceeded, PeerFailed
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.definition import Definition
 from agent_env.runtime.parts import encode_usage
@@ -63,14 +63,21 @@ class Call:
         started, clock = time.time(), time.perf_counter()
         try:
             outcome = await work()
-        except AgentEnvError as error:
+        except AgentEnvError as caught:
+            error = self._in_time(caught)
             if self.frame.budget.left is not None:
                 error.data["calls_left"] = self.frame.budget.left
             await self._keep(self._turn(started, clock, error.code, error=error.to_wire()))
-            raise
+            if error is caught:
+                raise
+            raise error from caught
         except asyncio.CancelledError:
             if self.frame.recorder is not None:
                 await self._keep_while_cancelled(self._turn(started, clock, "cancelled"))
+            raise
+        except Exception:
+            failed = AgentEnvError("the server failed; its log has the details")
+            await self._keep(self._turn(started, clock, failed.code, error=failed.to_wire()))
             raise
         result = replace(outcome.result, calls_left=self.frame.budget.left)
         if self.frame.recorder is not None:
@@ -80,14 +87,27 @@ class Call:
 
     async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs the owner's own function inside the call's frame and deadline."""
+        limit = asyncio.timeout(self.frame.seconds_left())
         try:
             with entered(self.frame):
-                async with asyncio.timeout(self.frame.seconds_left()):
+                async with limit:
                     return await work
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"{self._tool!r} of {self.frame.agent} did not answer before the deadline; allow more time"
-            ) from None
+            if not limit.expired():
+                raise
+            raise self._late() from None
+
+    def _in_time(self, error: AgentEnvError) -> AgentEnvError:
+        """The error, or `DeadlineExceeded` where a peer failed for no other reason: both have the same deadline, and
+        which of them notices first is chance."""
+        wire = error.data.get("error") if isinstance(error, PeerFailed) else None
+        late = wire is not None and wire["code"] == DeadlineExceeded.code and self.frame.seconds_left() == 0
+        return self._late() if late else error
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"{self._tool!r} of {self.frame.agent} did not answer before the deadline; allow more time"
+        )
 
     def _turn(
         self,

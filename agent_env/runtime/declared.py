@@ -60,10 +60,13 @@ class Declared:
             ) from None
         return {name: getattr(model, name) for name in type(model).model_fields}
 
+    async def run(self, keywords: Mapping[str, Any], injected: Mapping[str, Any]) -> Any:
+        """Calls the function with what `validate` returned, and what the runtime adds to it."""
+        return await invoke(self.function, self.threads, **keywords, **{name: injected[name] for name in self.injects})
+
     async def call(self, arguments: Mapping[str, Any], injected: Mapping[str, Any]) -> Any:
         """Validates the arguments and calls the function."""
-        keywords = self.validate(arguments) | {name: injected[name] for name in self.injects}
-        return await invoke(self.function, self.threads, **keywords)
+        return await self.run(self.validate(arguments), injected)
 
 
 async def invoke(function: Callable[..., Any], threads: Threads, /, *args: Any, **kwargs: Any) -> Any:

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from agent_env.context import PeerSource
+from agent_env.context import Peer, PeerSource
 from agent_env.errors import InvalidArguments, NotSupported, UnknownTool
 from agent_env.runtime import chat
 from agent_env.runtime.caller import Caller
-from agent_env.runtime.calls import Call, Outcome
 from agent_env.runtime.declared import Declared
 from agent_env.runtime.definition import Definition, SessionView
-from agent_env.runtime.parts import reply_parts
+from agent_env.runtime.owned import Owned, copied
 from agent_env.runtime.results import ResetResult, StepResult, ToolResult
-from agent_env.runtime.rewards import earn
 from agent_env.runtime.sessions import Session, SessionStore
 from agent_env.runtime.talk import Talk
-from agent_env.runtime.turns import OnEvent, attribute
+from agent_env.runtime.turns import OnEvent, attributed
 from agent_env_wrappers.contract import AgentInfo
+
+log = logging.getLogger("agent_env.runtime")
 
 
 class Runtime:
@@ -37,6 +38,7 @@ class Runtime:
         self.sessions = SessionStore(definition.limits, dispose=self._dispose)
         self._turns = asyncio.Lock() if info.caps.concurrency == "lock" else None
         self._talk = Talk(definition, info, peers, self._turns)
+        self._owned = Owned(definition)
         self.closing = False
 
     @property
@@ -99,10 +101,11 @@ class Runtime:
             hook = self.definition.on_reset
             if hook is not None:
                 view = SessionView(session.hash, (), 0, memory, seed, options)
-                observation = await self._owners(hook, {}, view)
-            await self._dispose(session)
+                observation = await self._owned.observe(hook, view, session, caller)
+            peers, state = session.peers, session.state
             session.clear()
             session.seed, session.options, session.memory = seed, options, memory
+            await self._let_go(peers, state)
             return ResetResult(session.id, observation, {"environment": self.definition.identity})
 
     async def step(
@@ -120,20 +123,21 @@ class Runtime:
         result = await self.call_tool(
             tool, arguments, session_id=session_id, caller=caller, on_event=on_event, open_as=open_as
         )
-        session = self.sessions.find(caller.principal.id, result.session_id)
-        limit = self.definition.limits.turn_limit
+        # A tool that takes no session has none, and ends nothing.
+        session = self.sessions.find(caller.principal.id, result.session_id) if result.session_id else None
+        turns = 0 if session is None else session.turns
         observation = result.data if result.data is not None else result.text
         return StepResult(
             observation,
             result.reward,
-            session.terminated,
-            limit is not None and session.turns >= limit,
+            session is not None and session.terminated,
+            self._at_limit(turns),
             {
                 "stop": result.stop,
                 "is_error": result.is_error,
                 "interrupt": result.interrupt,
                 "call_id": result.call_id,
-                "turn": session.turns,
+                "turn": turns,
             },
             result.session_id,
         )
@@ -142,13 +146,12 @@ class Runtime:
         """Tells where a session stands: its turns, its messages, and what it waits for."""
         caller.need("chat", "state")
         session = self.sessions.find(caller.principal.id, session_id)
-        limit = self.definition.limits.turn_limit
         return {
             "session_id": session.id,
             "turns": session.turns,
-            "messages": list(session.messages),
+            "messages": [dict(message) for message in session.messages],
             "terminated": session.terminated,
-            "truncated": limit is not None and session.turns >= limit,
+            "truncated": self._at_limit(session.turns),
             "interrupt": None if session.interrupt is None else describe_interrupt(session),
             "busy": session.lock.locked(),
             "seed": session.seed,
@@ -160,9 +163,8 @@ class Runtime:
         """Calls a function that the owner offers to orchestrators."""
         caller.need("orchestrate", "call_function")
         function = _find("function", self.definition.functions, name)
-        result = await self._call_declared(function, arguments, session_id, caller, None)
-        value: Any = result.data if result.data is not None else (result.text or None)
-        return {"result": value, "session_id": result.session_id}
+        result = await self._call_declared(function, arguments, session_id, caller, None, exact=True)
+        return {"result": result.data, "session_id": result.session_id}
 
     async def call_reward(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, session_id: str, caller: Caller
@@ -170,12 +172,11 @@ class Runtime:
         """Scores a session as it stands; the value is None where the reward gives none."""
         caller.need("orchestrate", "call_reward")
         reward = _find("reward", self.definition.rewards, name)
-        session = self.sessions.find(caller.principal.id, session_id)
-        async with self.sessions.hold(session, caller.context.seconds_left()):
+        async with self._holding(caller, session_id) as session:
             last = session.messages[-2:]
             turn = {"message": last[0]["content"], "reply": last[1]["content"]} if len(last) == 2 else {}
-            view = SessionView.of(session, memory=copy.deepcopy(session.memory), **turn)
-            given = earn(name, await self._owners(reward, arguments or {}, view))
+            view = SessionView.of(session, memory=copied(session.memory, self.definition), **turn)
+            given = await self._owned.score(reward, arguments or {}, view, session, caller)
         return {"name": name, "value": given.value, "done": given.done}
 
     async def fork(self, *, session_id: str, caller: Caller) -> dict[str, Any]:
@@ -187,25 +188,26 @@ class Runtime:
                 f"a {self.info.framework} agent cannot be forked through its wrapper; open a session and play the "
                 "messages of `state` again"
             )
-        source = self.sessions.find(caller.principal.id, session_id)
-        async with self.sessions.hold(source, caller.context.seconds_left()):
-            if caps.state == "handle" and source.state is not None:
-                state = await cast(Any, self.definition.wrapper).fork(source.state)
-            else:
-                state = copy.deepcopy(source.state)
-            session = await self.sessions.open(caller.principal.id)
-            session.state = state
-            session.messages = copy.deepcopy(source.messages)
-            session.memory = copy.deepcopy(source.memory)
-            session.turns, session.terminated = source.turns, source.terminated
-            session.interrupt, session.seed, session.options = source.interrupt, source.seed, source.options
+        async with self._holding(caller, session_id) as source:
+            state = await self._copy_state(source)
+            copies = copy.deepcopy(source.messages), copied(source.memory, self.definition)
+            facts = source.turns, source.terminated, source.interrupt, source.seed, source.options
+        # Waiting for a place with the lock held would keep the place of whoever waits to release this session.
+        try:
+            session = await self.sessions.open(caller.principal.id, seconds=caller.context.seconds_left())
+        except BaseException:
+            await self._let_go((), state)
+            raise
+        session.kept = True
+        session.state = state
+        session.messages, session.memory = copies
+        session.turns, session.terminated, session.interrupt, session.seed, session.options = facts
         return {"session_id": session.id}
 
     async def release(self, *, session_id: str, caller: Caller) -> dict[str, Any]:
         """Ends a session after the turns that wait for it, and frees its place."""
         caller.need("chat", "release")
-        session = self.sessions.find(caller.principal.id, session_id)
-        async with self.sessions.hold(session, caller.context.seconds_left()):
+        async with self._holding(caller, session_id) as session:
             await self.sessions.remove(session)
         return {"released": True, "session_id": session_id}
 
@@ -219,22 +221,34 @@ class Runtime:
 
     @asynccontextmanager
     async def _session(self, caller: Caller, session_id: str | None, open_as: str | None) -> AsyncGenerator[Session]:
-        """Holds the session of a call; one that the call opened is gone again if the call fails."""
+        """Holds the session of a call; one in which no call has succeeded yet is gone again if this one fails."""
         principal, context = caller.principal.id, caller.context
-        fresh = session_id is None and not (open_as and self.sessions.knows(principal, open_as))
-        if fresh:
+        if session_id is None and not (open_as and self.sessions.knows(principal, open_as)):
             self._check(caller, "")
-            session = await self.sessions.open(principal, open_as)
+            session = await self.sessions.open(principal, open_as, seconds=context.seconds_left())
         else:
             session = self.sessions.find(principal, session_id or open_as or "")
             self._check(caller, session.hash)
         try:
             async with self.sessions.hold(session, context.seconds_left()):
                 yield session
+                session.kept = True
         except BaseException:
-            if fresh:
+            if not session.kept and not session.using:
                 await self.sessions.remove(session)
             raise
+
+    @asynccontextmanager
+    async def _holding(self, caller: Caller, session_id: str) -> AsyncGenerator[Session]:
+        """Holds an open session for a verb that plays no turn."""
+        session = self.sessions.find(caller.principal.id, session_id)
+        caller.context.check_reentry(self.definition.identity, session.hash)
+        async with self.sessions.hold(session, caller.context.seconds_left()):
+            yield session
+
+    def _at_limit(self, turns: int) -> bool:
+        limit = self.definition.limits.turn_limit
+        return limit is not None and turns >= limit
 
     def _check(self, caller: Caller, session: str) -> None:
         limits = self.definition.limits
@@ -249,58 +263,45 @@ class Runtime:
         session_id: str | None,
         caller: Caller,
         open_as: str | None,
+        *,
+        exact: bool = False,
     ) -> ToolResult:
-        checked = declared.validate(arguments)
+        declared.validate(arguments)  # before a session is opened for it
         if not declared.injects and session_id is None and open_as is None:
             self._check(caller, "")
-            return await self._record(declared, checked, None, caller)
+            return await self._owned.call(declared, arguments, None, caller, exact=exact)
         async with self._session(caller, session_id, open_as) as session:
-            return await self._record(declared, checked, session, caller)
+            return await self._owned.call(declared, arguments, session, caller, exact=exact)
 
-    async def _record(
-        self, declared: Declared, arguments: Mapping[str, Any], session: Session | None, caller: Caller
-    ) -> ToolResult:
-        call = Call(self.definition, session, caller, tool=declared.name, request=dict(arguments))
-
-        async def work() -> Outcome:
-            memory = {} if session is None else copy.deepcopy(session.memory)
-            view = None if session is None else SessionView.of(session, memory=memory)
-            value = await call.bounded(self._owners(declared, arguments, view))
-            text, data = (value, None) if isinstance(value, str) else ("", value)
-
-            def commit() -> None:
-                if session is not None:
-                    session.memory = memory
-
-            return Outcome(
-                ToolResult(
-                    reply_parts(text, data),
-                    text,
-                    data,
-                    session_id="" if session is None else session.id,
-                    call_id=call.frame.call_id,
-                ),
-                commit,
-            )
-
-        return await call.play(work)
-
-    async def _owners(self, declared: Declared, arguments: Mapping[str, Any], view: SessionView | None) -> Any:
+    async def _copy_state(self, session: Session) -> Any:
+        agent = self.definition.identity
+        if session.state is not None and self.info.caps.state == "handle":
+            return await attributed(cast(Any, self.definition.wrapper).fork(session.state), agent)
         try:
-            return await declared.call(arguments, {"session": view})
-        except InvalidArguments:
-            raise
+            return copy.deepcopy(session.state)
         except Exception as error:
-            raise attribute(error, f"{declared.name!r} of {self.definition.identity}") from error
+            raise NotSupported(
+                f"this conversation of {agent} cannot be copied: its state holds something that no copy can be made of",
+                agent=agent,
+            ) from error
 
     async def _dispose(self, session: Session) -> None:
-        peers, session.peers = session.peers, None
+        await self._let_go(session.peers, session.state)
+
+    async def _let_go(self, peers: Sequence[Peer] | None, state: Any) -> None:
+        """Frees what a conversation held. It is over in any case: what goes wrong here is the log's."""
+        agent = self.definition.identity
         for peer in peers or ():
-            await peer.aclose()
-        state, session.state = session.state, None
+            try:
+                await peer.aclose()
+            except Exception:
+                log.warning("the session of %s with its peer %s was not released", agent, peer.name, exc_info=True)
         release = getattr(self.definition.wrapper, "release", None)
         if release is not None and state is not None:
-            await release(state)
+            try:
+                await release(state)
+            except Exception:
+                log.exception("%s did not release the state of a conversation", agent)
 
 
 def describe_interrupt(session: Session) -> dict[str, Any]:

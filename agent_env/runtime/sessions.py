@@ -10,13 +10,13 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from agent_env.context import Peer, session_hash
-from agent_env.errors import AtCapacity, DeadlineExceeded, UnknownSession
+from agent_env.errors import AtCapacity, DeadlineExceeded, TransportError, UnknownSession
 from agent_env.net.limits import Limits
 from agent_env_wrappers.contract import Interrupt
 
@@ -28,6 +28,8 @@ class Session:
     """One conversation.
 
     Everything that a turn changes is committed at its end, so a cancelled or failed turn leaves the session as it was.
+    `using` counts the calls that hold it or wait for it; until one has succeeded, and it is `kept`, it ends with the
+    last of them.
     """
 
     principal: str
@@ -43,6 +45,7 @@ class Session:
     options: Any = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     using: int = 0
+    kept: bool = False
     used_at: float = 0.0
     hash: str = ""
 
@@ -55,8 +58,9 @@ class Session:
         return (self.principal, self.id)
 
     def clear(self) -> None:
-        """Forgets the conversation; the session and its peers stay."""
+        """Forgets the conversation, and the peers that it was had with; the session stays."""
         self.state = None
+        self.peers = None
         self.messages = []
         self.memory = {}
         self.turns = 0
@@ -66,11 +70,9 @@ class Session:
 
 async def acquire(lock: asyncio.Lock, seconds: float | None, what: str) -> None:
     """Acquires a lock in order of arrival, or raises `DeadlineExceeded` that names `what` the call waited for."""
-    if seconds is None or not lock.locked():
-        await lock.acquire()
-        return
     try:
-        await asyncio.wait_for(lock.acquire(), seconds)
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
     except TimeoutError:
         raise DeadlineExceeded(f"the deadline passed while the call waited for {what}; nothing was done") from None
 
@@ -87,7 +89,7 @@ class SessionStore:
         self,
         limits: Limits,
         *,
-        dispose: Callable[[Session], Awaitable[None]],
+        dispose: Callable[[Session], Coroutine[Any, Any, None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
@@ -105,17 +107,21 @@ class SessionStore:
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
 
-    async def open(self, principal: str, session_id: str | None = None) -> Session:
-        """Opens a session, under a fresh id unless one is given.
+    async def open(self, principal: str, session_id: str | None = None, *, seconds: float | None = None) -> Session:
+        """Opens a session, under a fresh id unless one is given; one that got this id meanwhile is found.
 
-        Waits for a place for at most `limits.queue_seconds`, then raises `AtCapacity`.
+        Waits for a place for at most `limits.queue_seconds`, then raises `AtCapacity`; `DeadlineExceeded` when
+        `seconds` are over before that.
         """
-        await self._reserve()
+        await self._reserve(seconds)
         self._reserved -= 1
         session = Session(principal, session_id or mint_session_id(), used_at=self._clock())
-        self._sessions[session.key] = session
-        self._schedule_sweep()
-        return session
+        known = self._sessions.setdefault(session.key, session)
+        if known is session:
+            self._schedule_sweep()
+        else:
+            self._wake()
+        return known
 
     def find(self, principal: str, session_id: str) -> Session:
         """Finds a session; raises `UnknownSession`, and never opens one in its place."""
@@ -158,16 +164,18 @@ class SessionStore:
 
     async def remove(self, session: Session) -> None:
         """Ends a session and frees its place."""
-        if self._sessions.get(session.key) is session:
-            del self._sessions[session.key]
-            self._wake()
+        if self._forget(session):
             await self._dispose(session)
 
     async def aclose(self) -> None:
-        """Ends all sessions."""
+        """Ends all sessions, and turns away whoever waits for a place."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(TransportError("the environment stopped while the call waited for a place"))
+        self._waiting.clear()
         for session in list(self._sessions.values()):
             await self.remove(session)
         if self._disposing:
@@ -177,34 +185,51 @@ class SessionStore:
         """Reaps the sessions that are idle for longer than the limit."""
         oldest = self._clock() - self._limits.idle_seconds
         for session in [s for s in self._sessions.values() if not s.using and s.used_at <= oldest]:
-            task = asyncio.get_running_loop().create_task(self.remove(session))
+            # Out of reach at once, so that no call can begin in a session that is about to end.
+            self._forget(session)
+            task = asyncio.get_running_loop().create_task(self._dispose(session))
             self._disposing.add(task)
             task.add_done_callback(self._disposing.discard)
 
-    async def _reserve(self) -> None:
+    def _forget(self, session: Session) -> bool:
+        """Puts a session out of reach and frees its place; tells whether it was there."""
+        if self._sessions.get(session.key) is not session:
+            return False
+        del self._sessions[session.key]
+        self._wake()
+        return True
+
+    async def _reserve(self, seconds: float | None) -> None:
+        if len(self._sessions) + self._reserved >= self._limits.max_sessions:
+            self.sweep()
         if len(self._sessions) + self._reserved < self._limits.max_sessions:
             self._reserved += 1
             return
-        self.sweep()
+        longest = self._limits.queue_seconds
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
-            async with asyncio.timeout(self._limits.queue_seconds):
+            async with asyncio.timeout(longest if seconds is None else min(longest, seconds)):
                 await waiter
-        except TimeoutError:
-            raise AtCapacity(
-                f"all {self._limits.max_sessions} sessions are taken and none became free in "
-                f"{self._limits.queue_seconds:g} s; release sessions that you are done with, or try again",
-                retry_after=max(1.0, self._limits.queue_seconds),
-            ) from None
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._reserved -= 1
-                self._wake()
-            raise
-        finally:
+        except BaseException as error:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                # The place came in the same step as the end of the wait: it goes to the next one.
+                self._reserved -= 1
+                self._wake()
+            if not isinstance(error, TimeoutError):
+                raise
+            if seconds is not None and seconds < longest:
+                raise DeadlineExceeded(
+                    f"the deadline passed while the call waited for one of {self._limits.max_sessions} sessions; "
+                    "nothing was done"
+                ) from None
+            raise AtCapacity(
+                f"all {self._limits.max_sessions} sessions are taken and none became free in {longest:g} s; release "
+                "sessions that you are done with, or try again",
+                retry_after=max(1.0, longest),
+            ) from None
 
     def _wake(self) -> None:
         """Gives a freed place to whoever waits longest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,14 +13,17 @@ from agent_env.runtime import chat
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.calls import Call, Outcome
 from agent_env.runtime.definition import Definition, SessionView
-from agent_env.runtime.parts import encode_message, encode_part, reply_parts
+from agent_env.runtime.owned import copied
+from agent_env.runtime.parts import encode_message, reply_parts
 from agent_env.runtime.results import ToolResult
 from agent_env.runtime.rewards import earn, total
 from agent_env.runtime.sessions import Session, acquire
-from agent_env.runtime.turns import OnEvent, attribute, play
+from agent_env.runtime.turns import OnEvent, attributed, play
 from agent_env_wrappers.contract import (
     AgentInfo,
+    Answer,
     Done,
+    FilePart,
     Interrupt,
     Limits,
     Message,
@@ -94,8 +97,8 @@ class Talk:
             )
             last = await self._play(turn, call, on_event)
             if isinstance(last, Interrupt):
-                return self._asked(session, call, message, last)
-            return await self._answered(session, call, message, last)
+                return self._asked(session, call, turn, last)
+            return await self._answered(session, call, turn, last)
 
         return await call.play(work)
 
@@ -167,13 +170,13 @@ class Talk:
             return None
         return ModelRoute(run.model_url(call.frame.call_id), run.route.model, api_key=run.route.token)
 
-    def _asked(self, session: Session, call: Call, message: Message, last: Interrupt) -> Outcome:
+    def _asked(self, session: Session, call: Call, turn: Turn, last: Interrupt) -> Outcome:
         question = {"id": last.id, "kind": last.kind, "prompt": last.prompt, "schema": last.schema}
 
         def commit() -> None:
             session.state = last.state
             session.interrupt = last
-            session.messages = [*session.messages, *_exchange(message, last.prompt)]
+            session.messages = [*session.messages, *_exchange(turn.message, turn.answers, last.prompt)]
 
         result = ToolResult(
             reply_parts(last.prompt, None),
@@ -186,23 +189,19 @@ class Talk:
         )
         return Outcome(result, commit)
 
-    async def _answered(self, session: Session, call: Call, message: Message, last: Done) -> Outcome:
+    async def _answered(self, session: Session, call: Call, turn: Turn, last: Done) -> Outcome:
         memory = session.memory
         reward: float | None = None
         done = False
         if self._definition.rewards:
-            memory = copy.deepcopy(session.memory)
-            view = SessionView.of(session, memory=memory, message=message.text, reply=last.text, data=last.data)
+            memory = copied(session.memory, self._definition)
+            view = SessionView.of(session, memory=memory, message=turn.message.text, reply=last.text, data=last.data)
             view.turns += 1
-            view.messages = [*session.messages, *_exchange(message, last.text)]
+            view.messages = [*session.messages, *_exchange(turn.message, turn.answers, last.text)]
             given: list[tuple[float, Any]] = []
             for name, declared in self._definition.rewards.items():
-                try:
-                    value = await call.bounded(declared.call({}, {"session": view}))
-                except DeadlineExceeded:
-                    raise
-                except Exception as error:
-                    raise attribute(error, f"the reward {name!r} of {self._definition.identity}") from error
+                who = f"the reward {name!r} of {self._definition.identity}"
+                value = await call.bounded(attributed(declared.call({}, {"session": view}), who))
                 given.append((declared.weight, earn(name, value)))
             reward, done = total(given)
             call.frame.facts["rewards"] = {
@@ -212,7 +211,7 @@ class Talk:
         def commit() -> None:
             session.state = last.state
             session.interrupt = None
-            session.messages = [*session.messages, *_exchange(message, last.text)]
+            session.messages = [*session.messages, *_exchange(turn.message, turn.answers, last.text)]
             session.memory = memory
             session.turns += 1
             session.terminated = done
@@ -230,6 +229,18 @@ class Talk:
         return Outcome(result, commit)
 
 
-def _exchange(message: Message, reply: str) -> list[dict[str, str]]:
-    said = message.text or " ".join(str(encode_part(part)) for part in message.parts)
+def _exchange(message: Message, answers: Sequence[Answer], reply: str) -> list[dict[str, str]]:
+    """A turn as people read it: what has no words of its own stands there as JSON, a file by its name."""
+    lines = [
+        f"[{part.name or part.media_type}]"
+        if isinstance(part, FilePart)
+        else part.text
+        if isinstance(part, TextPart)
+        else json.dumps(part.data, ensure_ascii=False)
+        for part in message.parts
+    ]
+    said = "\n".join(line for line in lines if line)
+    if not said:
+        values = [answer.value for answer in answers]
+        said = "\n".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
     return [{"role": "user", "content": said}, {"role": "assistant", "content": reply}]

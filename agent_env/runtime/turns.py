@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from agent_env.context import Frame, entered
 from agent_env.errors import AgentEnvError, AgentFailed, DeadlineExceeded, NotSupported, PeerFailed
@@ -15,6 +15,8 @@ from agent_env_wrappers.contract import AgentError, Done, Event, Interrupt, Turn
 log = logging.getLogger("agent_env.runtime")
 
 OnEvent: TypeAlias = Callable[[Event], Awaitable[None]]
+
+T = TypeVar("T")
 
 CANCEL_GRACE = 1.0
 """Seconds that a cancelled agent has to clean up before it is left behind."""
@@ -43,12 +45,11 @@ async def play(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | N
 
 async def _stop(task: asyncio.Task[Any], agent: str) -> None:
     task.cancel()
+    # Whatever it still does, nobody will ask for its result.
+    task.add_done_callback(_ignore)
     done, _ = await asyncio.wait({task}, timeout=CANCEL_GRACE)
     if not done:
         log.warning("%s ignores its cancellation; its turn is left behind", agent)
-        task.add_done_callback(_ignore)
-    else:
-        _ignore(task)
 
 
 def _ignore(task: asyncio.Task[Any]) -> None:
@@ -56,28 +57,53 @@ def _ignore(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+class _ListenerFailed(Exception):
+    """Whoever listens to the events raised; the agent is not to blame."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 async def _drive(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | None, agent: str) -> Done | Interrupt:
     last: Done | Interrupt | None = None
+    beyond: Event | None = None
     with entered(frame):
         try:
             async with aclosing(cast(Any, wrapper.run(turn))) as events:
                 async for event in events:
                     if last is not None:
-                        raise AgentFailed(f"the wrapper of {agent} yielded {type(event).__name__} after the turn's end")
+                        beyond = event
+                        break
                     if isinstance(event, Done | Interrupt):
                         last = event
                     elif on_event is not None:
-                        await on_event(event)
+                        try:
+                            await on_event(event)
+                        except Exception as error:
+                            raise _ListenerFailed(error) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise AgentFailed(f"{agent} cancelled itself; its session is as before the call") from None
+            raise AgentFailed(f"{agent} cancelled itself; its session is as before the call", agent=agent) from None
+        except _ListenerFailed as failed:
+            raise failed.error from None
         except Exception as error:
             raise attribute(error, agent) from error
+    if beyond is not None:
+        raise AgentFailed(f"the wrapper of {agent} yielded {type(beyond).__name__} after the turn's end", agent=agent)
     if last is None:
-        raise AgentFailed(f"the wrapper of {agent} ended its turn without a Done or an Interrupt")
+        raise AgentFailed(f"the wrapper of {agent} ended its turn without a Done or an Interrupt", agent=agent)
     return last
+
+
+async def attributed(work: Awaitable[T], agent: str) -> T:
+    """Awaits an owner's own code; what it raises is raised as `attribute` says."""
+    try:
+        return await work
+    except Exception as error:
+        raise attribute(error, agent) from error
 
 
 def attribute(error: BaseException, agent: str) -> AgentEnvError:
@@ -86,8 +112,6 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        if isinstance(cause, AgentFailed) and cause is error:
-            return cause
         if isinstance(cause, AgentEnvError):
             return PeerFailed(
                 f"{agent} called another agent, which failed: {cause.message}", error=cause.to_wire(), agent=agent
@@ -98,7 +122,10 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
             continue
         cause = cause.__cause__
     if isinstance(error, AgentError):
-        log.info("%s failed: %s", agent, error)
+        # With a cause it is somebody's bug, and only the log has the traceback.
+        log.log(
+            logging.INFO if error.__cause__ is None else logging.ERROR, "%s failed: %s", agent, error, exc_info=error
+        )
         return AgentFailed(str(error), kind=error.kind, retry=error.retryable or None, agent=agent)
     if isinstance(error, WrapError):
         return NotSupported(str(error), agent=agent)
