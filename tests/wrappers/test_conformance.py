@@ -16,7 +16,5 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.__name__)
-async def test_a_wrapper_conforms(
-    subject: Callable[[ModelServer], Subject], check: Any, models: ModelServer, record_property: Any
-) -> None:
-    record_property("shown", await run_check(check, subject(models), seconds=20))
+async def test_a_wrapper_conforms(subject: Callable[[ModelServer], Subject], check: Any, models: ModelServer) -> None:
+    print(await run_check(check, subject(models), seconds=20))

@@ -148,7 +148,7 @@ class CallableWrapper:
         memory = turn.state or {}
         offered: dict[str, Any] = {
             "history": [dict(entry) for entry in memory.get("history", ())],
-            "peers": self._peers(turn) if turn.tools else {},
+            "peers": self._peers(turn),
             "context": dict(turn.context),
             "model": turn.model,
             "answers": _answers(turn, memory.get("asked")),
@@ -158,9 +158,9 @@ class CallableWrapper:
         named = {name: offered[name] for name in plan.takes}
         return ((message,), named) if plan.positional else ((), {plan.message: message, **named})
 
-    def _peers(self, turn: Turn) -> dict[str, Callable[..., Any]]:
+    def _peers(self, turn: Turn) -> _Peers:
         loop = asyncio.get_running_loop()
-        peers: dict[str, Callable[..., Any]] = {}
+        peers = _Peers()
         for tool in turn.tools:
             if tool.seat in peers:
                 raise WrapError(f"two peers have the seat {tool.seat!r}; give each need a seat of its own")
@@ -216,6 +216,14 @@ class CallableWrapper:
         state = {"history": history, "own": end.state, "asked": end.id if isinstance(end, Interrupt) else None}
         kept = isinstance(end, Interrupt) or self._plan.takes & REMEMBERING
         return dataclasses.replace(end, state=state if kept else None)
+
+
+class _Peers(dict[str, Callable[..., Any]]):
+    """Peers by seat; a seat without one is an `AgentError` that says so, not a `KeyError`."""
+
+    def __missing__(self, seat: str) -> Callable[..., Any]:
+        filled = ", ".join(map(repr, self)) or "none"
+        raise AgentError(f"the agent asks the seat {seat!r}, which no peer fills in this turn (filled: {filled})")
 
 
 def _answers(turn: Turn, asked: str | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from agent_env_wrappers.kinds import is_kind
 from agent_env_wrappers.langgraph_questions import ask_next, questions, resumption, take_answer
 from agent_env_wrappers.langgraph_stream import Reader, text_of
 from agent_env_wrappers.langgraph_threads import copy_thread, head
-from agent_env_wrappers.openai_client_hook import install, routed
+from agent_env_wrappers.openai_client_hook import Routed, current_route, install, routed
 from agent_env_wrappers.parameters import MESSAGE
 from agent_env_wrappers.parts import refuse_files
 from agent_env_wrappers.peers import ask
@@ -71,7 +71,7 @@ class LangGraphWrapper:
     @classmethod
     def probe(cls) -> str:
         """Names the framework's version and whether models can be re-pointed, or says what to install."""
-        found = installed("langgraph", extra="langgraph", least=(1, 0))
+        found = installed("langgraph", install="agent-env[langgraph]", least=(1, 0))
         return f"{found}, models re-pointed through openai {install()}"
 
     async def describe(self) -> AgentInfo:
@@ -128,6 +128,7 @@ class LangGraphWrapper:
                     async for namespace, mode, item in items:
                         for event in reader.read(namespace, mode, item):
                             yield event
+                            _hold(route)
                 yield await self._end(reader, thread)
             except Exception as error:
                 raise failure(error) from error
@@ -257,6 +258,12 @@ def as_tool(peer: PeerTool) -> BaseTool:
         args_schema=dict(peer.parameters),
         handle_tool_error=True,
     )
+
+
+def _hold(route: Routed | None) -> None:
+    """Raises `WrapError` when the turn goes on in another context, where the model calls would pass by the route."""
+    if current_route() is not route:
+        raise WrapError("one task must drive a turn from its first event to its end, and another one went on with it")
 
 
 def _can_repoint() -> bool:

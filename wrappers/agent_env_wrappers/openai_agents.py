@@ -7,9 +7,7 @@ open, the SDK's own serialized run. Tracing, which the SDK exports by default, i
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
-import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +22,6 @@ from agent_env_wrappers.contract import (
     Interrupt,
     ModelCall,
     ModelRoute,
-    PeerTool,
     Status,
     TextDelta,
     ToolCall,
@@ -36,10 +33,10 @@ from agent_env_wrappers.contract import (
 )
 from agent_env_wrappers.failures import failure
 from agent_env_wrappers.kinds import is_kind
+from agent_env_wrappers.openai_agents_team import Team
 from agent_env_wrappers.openai_client_hook import routed
 from agent_env_wrappers.openai_clients import OpenAIClients
 from agent_env_wrappers.parts import refuse_files
-from agent_env_wrappers.peers import ask
 from agent_env_wrappers.replies import ending
 from agent_env_wrappers.versions import installed
 
@@ -72,7 +69,7 @@ class OpenAIAgentsWrapper:
     @classmethod
     def probe(cls) -> str:
         """Names the SDK's version, or says how to install it."""
-        return installed("openai-agents", extra="openai-agents", least=(0, 20))
+        return installed("openai-agents", install="agent-env[openai-agents]", least=(0, 20))
 
     async def describe(self) -> AgentInfo:
         """Describes the agent by its fields."""
@@ -105,7 +102,7 @@ class OpenAIAgentsWrapper:
         """Runs the agent that spoke last until it answers, hands over and answers, or needs an approval."""
         refuse_files(turn, self.framework)
         failed: set[str] = set()
-        team = _Team(self._agent, turn.tools, failed)
+        team = Team(self._agent, turn.tools, failed)
         memory: Mapping[str, Any] = turn.state or {}
         with routed(None):
             try:
@@ -122,13 +119,17 @@ class OpenAIAgentsWrapper:
                 result = self._start(first, given, turn)
                 try:
                     usage: Usage | None = None
+                    speaker = first.name
                     stream: Any = result.stream_events()
                     async with aclosing(stream) as events:
                         async for event in events:
                             for told in _told(event, failed):
-                                if isinstance(told, ModelCall):
+                                if isinstance(told, ModelCall) and told.usage != Usage(requests=1):
                                     usage = (usage or Usage()) + told.usage
                                 yield told
+                            if event.type == "agent_updated_stream_event" and event.new_agent.name != speaker:
+                                speaker = event.new_agent.name
+                                yield Status(f"handed over to {speaker}")
                     yield self._end(result, usage)
                 finally:
                     await _settle(result)
@@ -154,7 +155,7 @@ class OpenAIAgentsWrapper:
             config.model_provider = OpenAIProvider(openai_client=self._clients.client(route), use_responses=False)
         return config
 
-    async def _resume(self, turn: Turn, team: _Team, memory: Mapping[str, Any]) -> Any:
+    async def _resume(self, turn: Turn, team: Team, memory: Mapping[str, Any]) -> Any:
         """The run with all its approvals decided, or the interrupt that asks for the next one."""
         from agents import RunState
 
@@ -183,79 +184,6 @@ class OpenAIAgentsWrapper:
         return Done(done.text, data=done.data, state=json.loads(json.dumps(state)), usage=usage)
 
 
-class _Team:
-    """The agent and all that it can hand over to, each with the peers of one turn as further tools.
-
-    The user's agents stay as they are: with peers, the whole graph is copied. The copies are held here, because the
-    SDK refers to handoff targets weakly.
-    """
-
-    def __init__(self, root: Agent[Any], tools: Any, failed: set[str]) -> None:
-        self._copies: dict[int, Agent[Any]] = {}
-        self._peers = [_function_tool(tool, failed) for tool in tools]
-        self.root = self._equip(root)
-
-    def named(self, name: str) -> Agent[Any]:
-        """The agent that spoke last; raises `AgentError` when the team no longer has it."""
-        for agent in self._copies.values():
-            if agent.name == name:
-                return agent
-        raise AgentError(f"the conversation was handed over to {name!r}, who is not in the team", kind="framework")
-
-    def _equip(self, agent: Agent[Any]) -> Agent[Any]:
-        if id(agent) in self._copies:
-            return self._copies[id(agent)]
-        taken = {tool.name for tool in agent.tools}
-        clash = [tool.name for tool in self._peers if tool.name in taken]
-        if clash:
-            raise WrapError(f"the agent {agent.name!r} has a tool {clash[0]!r} already; give the peer another seat")
-        made = agent.clone(tools=[*agent.tools, *self._peers]) if self._peers else agent
-        self._copies[id(agent)] = made
-        handoffs = [self._handoff(handoff) for handoff in agent.handoffs]
-        if self._peers:
-            made.handoffs = handoffs
-        return made
-
-    def _handoff(self, handoff: Any) -> Any:
-        """The same handoff to the equipped copy of its target."""
-        if not is_kind(handoff, "agents.handoffs", "Handoff"):
-            return self._equip(handoff)
-        reference = getattr(handoff, "_agent_ref", None)
-        target = reference() if reference is not None else None
-        if target is not None:
-            self._equip(target)
-        if not self._peers:
-            return handoff
-        invoke = handoff.on_invoke_handoff
-
-        async def on_invoke_handoff(context: Any, arguments: str) -> Any:
-            return self._equip(await invoke(context, arguments))
-
-        made = copy.copy(handoff)
-        made.on_invoke_handoff = on_invoke_handoff
-        if target is not None:
-            made._agent_ref = weakref.ref(self._copies[id(target)])
-        return made
-
-
-def _function_tool(tool: PeerTool, failed: set[str]) -> Any:
-    from agents import FunctionTool
-
-    async def on_invoke_tool(context: Any, arguments: str) -> str:
-        reply = await ask(tool, arguments)
-        if reply.is_error:
-            failed.add(context.tool_call_id)
-        return reply.text
-
-    return FunctionTool(
-        name=tool.name,
-        description=tool.description,
-        params_json_schema=dict(tool.parameters),
-        on_invoke_tool=on_invoke_tool,
-        strict_json_schema=False,
-    )
-
-
 def _question(
     item: ToolApprovalItem, run: Mapping[str, Any], verdicts: Mapping[str, Any], usage: Usage | None
 ) -> Interrupt:
@@ -277,12 +205,10 @@ def _told(event: Any, failed: set[str]) -> Iterator[Event]:
             usage = Usage(used.input_tokens, used.output_tokens, 1) if used else Usage(requests=1)
             reason = data.response.incomplete_details
             yield ModelCall(data.response.model, usage, reason.reason if reason else None)
-    elif event.type == "agent_updated_stream_event":
-        yield Status(f"{event.new_agent.name} speaks")
-    elif event.name == "tool_called":
+    elif event.type == "run_item_stream_event" and event.name == "tool_called":
         raw = event.item.raw_item
         yield ToolCall(_field(raw, "call_id"), _field(raw, "name"), _arguments(_field(raw, "arguments")))
-    elif event.name == "tool_output":
+    elif event.type == "run_item_stream_event" and event.name == "tool_output":
         call_id = _field(event.item.raw_item, "call_id")
         yield ToolReturn(call_id, event.item.output, call_id in failed)
 

@@ -56,6 +56,11 @@ def routed(route: ModelRoute | None) -> Generator[Routed | None]:
             _current.reset(token)
 
 
+def current_route() -> Routed | None:
+    """The route of the running code, None where there is none."""
+    return _current.get()
+
+
 def install() -> str:
     """Puts the hook into the openai SDK, once in a process, and returns the SDK's version.
 

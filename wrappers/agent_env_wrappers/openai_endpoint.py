@@ -93,7 +93,7 @@ class OpenAIEndpointWrapper:
     @classmethod
     def probe(cls) -> str:
         """Names the version of the HTTP client, or says how to install it."""
-        return installed("aiohttp", extra="", least=(3, 11))
+        return installed("aiohttp", install="aiohttp", least=(3, 11))
 
     async def describe(self) -> AgentInfo:
         """Describes the endpoint by what it was made with."""

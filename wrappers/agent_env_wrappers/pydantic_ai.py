@@ -59,7 +59,7 @@ class PydanticAIWrapper:
     @classmethod
     def probe(cls) -> str:
         """Names the framework's version, or says how to install it."""
-        return installed("pydantic-ai-slim", extra="pydantic-ai", least=(2, 0))
+        return installed("pydantic-ai-slim", install="agent-env[pydantic-ai]", least=(2, 0))
 
     async def describe(self) -> AgentInfo:
         """Describes the agent by what it tells in public; its instructions it does not."""

@@ -8,9 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from agent_env_wrappers.contract import WrapError
 
 
-def installed(distribution: str, *, extra: str, least: tuple[int, ...]) -> str:
+def installed(distribution: str, *, install: str, least: tuple[int, ...]) -> str:
     """Names a distribution with its version; raises `WrapError` when it is missing or older than `least`."""
-    remedy = f"pip install 'agent-env[{extra}]'"
+    remedy = f"pip install '{install}'"
     try:
         found = version(distribution)
     except PackageNotFoundError as error:
