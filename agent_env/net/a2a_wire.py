@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from a2a.types import Message, Part
 from google.protobuf import json_format, struct_pb2  # type: ignore[import-untyped, unused-ignore]
@@ -39,6 +39,9 @@ EXTENSION_HEADERS: Final = ("A2A-Extensions", "X-A2A-Extensions")
 
 # Doubles hold every whole number up to here; beyond, turning one into an int would make up digits.
 _WHOLE = 2**53
+
+ParseError: TypeAlias = json_format.ParseError
+"""What reading a protobuf message from JSON raises."""
 
 P = TypeVar("P", bound=Proto)
 
