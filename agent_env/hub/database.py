@@ -75,7 +75,8 @@ class Database:
         if self._engine is None:
             await self.start()
         assert self._engine is not None
-        with _translated(self._location):
+        # A transaction takes a millisecond, and cancelling it in the middle would cost the connection.
+        with _translated(self._location), anyio.CancelScope(shield=True):
             async with self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITE: write})
                 async with connection.begin():

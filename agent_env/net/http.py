@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ CONNECT_SECONDS = 10.0
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 """How much of a reply is read before it is refused."""
+
+_SENT = {"Content-Type": "application/json"}
 
 # Servers close idle connections (uvicorn after 5 s); keeping one longer than they do loses requests that cannot be
 # repeated, so ours go first.
@@ -73,6 +76,12 @@ async def _close(session: aiohttp.ClientSession) -> None:
 
 
 _sessions = PerLoop(_open, _close)
+
+
+def _payload(value: Any) -> bytes | io.BytesIO:
+    content = _dump(value).encode()
+    # aiohttp writes bytes at once and files piece by piece, which does not hold up the loop.
+    return content if len(content) < 2**16 else io.BytesIO(content)
 
 
 def _dump(value: Any) -> str:
@@ -136,8 +145,8 @@ async def request_json(
         async with shared_http(guard).request(
             method,
             url,
-            json=body,
-            headers=headers,
+            data=None if body is None else _payload(body),
+            headers={**_SENT, **(headers or {})},
             params=params,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS),

@@ -1,0 +1,189 @@
+"""A served hub: who may do what, and what bad requests get."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_env.context import Principal
+from agent_env.errors import (
+    AgentEnvError,
+    Forbidden,
+    InvalidArguments,
+    InvalidCard,
+    MessageTooLarge,
+    ProtocolError,
+    TransportError,
+    Unauthenticated,
+)
+from agent_env.hub import TOKEN_VARIABLE, Hub, locate
+from agent_env.hub.app import PUBLISH_SCOPE, hub_app
+from agent_env.hub.local import LocalHub
+from agent_env.net import Tokens, get_json, post_json, request_json, shared_http
+from agent_env_cards import EnvironmentCard
+
+pytestmark = pytest.mark.anyio
+
+MakeCard = Callable[..., EnvironmentCard]
+
+
+@pytest.fixture
+async def url(served: Any) -> AsyncGenerator[str, None]:
+    async with served() as url:
+        yield url
+
+
+async def test_readers_need_no_token_and_writers_do(served: Any, make_card: MakeCard) -> None:
+    tokens = Tokens({"alice": Principal("alice", frozenset({PUBLISH_SCOPE})), "reader": ["chat"]})
+    async with served(tokens) as url:
+        async with Hub.open(url) as nobody, Hub.open(url, token="reader") as reader:
+            with pytest.raises(Unauthenticated, match="Authorization: Bearer"):
+                await nobody.publish(make_card())
+            with pytest.raises(Forbidden, match="scope 'publish'; yours has: chat"):
+                await reader.publish(make_card())
+            async with Hub.open(url, token="alice") as alice:
+                lease = await alice.register(make_card(), "http://127.0.0.1:1")
+            (instance,) = (await nobody.resolve("agent-b")).instances
+            with pytest.raises(Unauthenticated):
+                await nobody.doubt(instance)
+            await reader.doubt(instance)
+            assert [found.state for found in await nobody.instances()] == ["suspect"]
+            with pytest.raises(Forbidden):
+                await reader.renew(lease)
+
+
+async def test_a_name_belongs_to_whoever_published_it_first(served: Any, make_card: MakeCard) -> None:
+    tokens = Tokens({name: Principal(name, frozenset({PUBLISH_SCOPE})) for name in ("alice", "bob")})
+    async with served(tokens) as url, Hub.open(url, token="alice") as alice, Hub.open(url, token="bob") as bob:
+        assert (await alice.publish(make_card())).owner == "alice"
+        with pytest.raises(Forbidden, match="'agent-b' belongs to 'alice'"):
+            await bob.publish(make_card(version="1.1.0"))
+        with pytest.raises(Forbidden):
+            await bob.register(make_card(), "http://127.0.0.1:1")
+        with pytest.raises(Forbidden):
+            await bob.yank("agent-b", "1.0.0", "mine now")
+        await alice.publish(make_card(version="1.1.0"))
+        await bob.publish(make_card(name="agent-c"))
+
+
+async def test_the_token_comes_from_the_environment_too(
+    served: Any, make_card: MakeCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "alice")
+    async with served(Tokens({"alice": [PUBLISH_SCOPE]})) as url, Hub.open(url) as hub:
+        await hub.publish(make_card())
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "match"),
+    [
+        ("publish", [], "is not valid: /: "),
+        ("publish", {}, "/card: Field required"),
+        ("register", {"card": {}, "url": "http://x", "capacity": "9"}, "/capacity: "),
+        ("renew", {"lease": "x", "lode": 1}, "/lode: Extra inputs"),
+        ("yank", {"name": "a", "version": None}, "/version: "),
+    ],
+)
+async def test_a_bad_body_gets_each_problem_with_its_place(url: str, operation: str, body: Any, match: str) -> None:
+    with pytest.raises(InvalidArguments, match=match):
+        await post_json(f"{url}/v1/{operation}", body)
+
+
+async def test_bad_requests_get_typed_errors(url: str) -> None:
+    with pytest.raises(InvalidArguments, match="needs the query parameter 'ref'"):
+        await get_json(f"{url}/v1/resolve")
+    with pytest.raises(InvalidArguments, match="since='soon' must be a number"):
+        await get_json(f"{url}/v1/changes", params={"since": "soon"})
+    with pytest.raises(InvalidArguments, match="nothing at /v1/nothing"):
+        await get_json(f"{url}/v1/nothing")
+    with pytest.raises(InvalidCard, match="name"):
+        await post_json(f"{url}/v1/publish", {"card": {"name": 5}})
+    with pytest.raises(MessageTooLarge, match="at most 4194304 bytes"):
+        await post_json(f"{url}/v1/publish", {"card": {"name": "x" * 5_000_000}})
+    async with shared_http().post(f"{url}/v1/publish", data=b"{not json") as response:
+        assert response.status == 422
+        assert (await response.json())["error"]["code"] == "invalid_arguments"
+    with pytest.raises(ProtocolError, match="answered 405"):
+        await request_json("DELETE", f"{url}/v1/list")
+    assert await get_json(f"{url}/health") == {"status": "healthy"}
+
+
+async def test_a_failure_inside_shows_nothing_of_itself(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: LocalHub, name: str | None = None) -> list[Any]:
+        raise RuntimeError("secret details")
+
+    monkeypatch.setattr(LocalHub, "list", broken)
+    with pytest.raises(AgentEnvError) as failed:
+        await get_json(f"{url}/v1/list")
+    assert failed.value.code == "internal" and "secret" not in str(failed.value.to_wire())
+    assert "secret details" in caplog.text
+
+
+async def test_a_hub_that_is_not_there_or_is_none_says_so(url: str, file: Path) -> None:
+    with pytest.raises(
+        TransportError, match=r"the hub http://127\.0\.0\.1:9 cannot be reached .*`agent-env hub serve`"
+    ):
+        await Hub.open("http://127.0.0.1:9")
+    with pytest.raises(InvalidArguments, match="a hub has nothing at"):
+        await Hub.open(url + "/elsewhere")
+
+
+async def test_something_else_than_a_hub_says_so() -> None:
+    async def answer(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    import asyncio
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ProtocolError, match="does not answer as a hub does"):
+            await Hub.open(f"http://127.0.0.1:{port}")
+
+
+async def test_a_hub_that_wakes_up_does_not_give_up_its_instances(file: Path, clock: Any, make_card: MakeCard) -> None:
+    def steady() -> LocalHub:
+        return LocalHub(locate(file), clock=clock, monotonic=clock, steady=True)
+
+    async with steady() as hub:
+        clock.advance(11)
+        lease = await hub.register(make_card(), "http://127.0.0.1:1")
+        clock.advance(40)
+        assert await hub.instances() == []
+    async with steady() as hub:
+        assert [instance.state for instance in await hub.instances()] == ["suspect"]
+        await hub.renew(lease)
+        clock.advance(11)
+        assert [instance.state for instance in await hub.instances()] == ["suspect"]
+        clock.advance(20)
+        assert await hub.instances() == []
+
+
+async def test_a_clock_that_jumps_does_not_end_anybody(file: Path, clock: Any, make_card: MakeCard) -> None:
+    elapsed = [0.0]
+    async with LocalHub(locate(file), clock=clock, monotonic=lambda: elapsed[0], steady=True) as hub:
+        lease = await hub.register(make_card(), "http://127.0.0.1:1")
+        clock.advance(11)
+        elapsed[0] += 11
+        await hub.renew(lease)
+        clock.advance(3600 / 60)
+        assert [instance.state for instance in await hub.instances()] == ["suspect"]
+        await hub.renew(lease)
+        assert [instance.state for instance in await hub.instances()] == ["up"]
+
+
+async def test_the_application_opens_and_closes_its_hub(file: Path) -> None:
+    hub = LocalHub(locate(file))
+    app = hub_app(hub)
+    with anyio.fail_after(5):
+        async with app.router.lifespan_context(app):
+            assert hub._database._engine is not None
+    assert hub._database._engine is None
