@@ -1,0 +1,262 @@
+"""Runs: opened, collected, closed; the records that agents post."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.context import Run
+from agent_env.episodes import EdgeRecord, Episode, TurnRecord
+from agent_env.errors import (
+    AgentEnvError,
+    ConfigurationError,
+    Forbidden,
+    InvalidArguments,
+    ProtocolError,
+    TransportError,
+    Unauthenticated,
+    UnknownTool,
+)
+from agent_env.gateway import Gateway, RunHandle, RunRecorder, SeatPolicy, mint_token
+from agent_env.gateway.tokens import checked_name, opens
+from agent_env.net import get_json, post_json, request_json
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = "admin-token"
+Upstream = Any
+"""The model server of the fixture `upstream`."""
+Chat = Callable[..., Awaitable[Any]]
+Serve = Callable[..., AbstractAsyncContextManager[str]]
+
+TURN = TurnRecord("c1", "a@1.0.0", "s1", "e1", reply="ja").to_json()
+EDGE = EdgeRecord("x1", "b@1.0.0", "e1", caller_call_id="c1").to_json()
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+async def post(url: str, body: Any, token: str = ADMIN) -> Any:
+    return await post_json(url, body, headers={"Authorization": f"Bearer {token}"}, timeout=10)
+
+
+async def test_records_and_model_calls_of_an_episode_are_collected_in_order(run: RunHandle, chat: Chat) -> None:
+    seen = run.episode("e1", "a")
+    await chat(seen, call_id="c1")
+    await RunRecorder(seen).record([TURN, EDGE])
+    await RunRecorder(run.episode("e2", "b")).record([{**TURN, "episode": "e2"}])
+    await RunRecorder(seen).record([])
+    found = await run.collect(["e1", "e2", "e3"])
+    assert [record["kind"] for record in found["e1"]] == ["model", "turn", "edge"]
+    assert found["e1"][1:] == [TURN, EDGE]
+    assert found["e2"] == [{**TURN, "episode": "e2"}] and found["e3"] == []
+    assert await run.collect(["e1", "e2", "e3"]) == found
+    episode = Episode("e1")
+    episode.add(found["e1"])
+    (trace,) = episode.traces
+    assert len(trace.turns) == len(trace.calls) == 1
+
+
+async def test_collecting_more_episodes_than_one_request_takes_is_several_requests(
+    run: RunHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_env.gateway.client._BATCH", 3)
+    for number in range(7):
+        recorder = RunRecorder(run.episode(f"e{number}", "a"))
+        await recorder.record([{**TURN, "episode": f"e{number}"}])
+    found = await run.collect(f"e{number}" for number in range(7))
+    assert [len(records) for records in found.values()] == [1] * 7
+
+
+async def test_a_seat_without_a_policy_posts_with_the_episodes_other_tokens(run: RunHandle) -> None:
+    await RunRecorder(run.episode("e1", "a").at("judge")).record([TURN])
+    assert (await run.collect(["e1"]))["e1"] == [TURN]
+    with pytest.raises(ConfigurationError, match="gives no token"):
+        RunRecorder(Run(run.gateway, run.run, "e1", "judge"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        TURN,
+        ["text"],
+        [TURN, {**TURN, "episode": "e2"}],
+        [TURN, {key: value for key, value in TURN.items() if key != "episode"}],
+        [TURN, {"kind": "model", "call_id": "k", "parent_call_id": "c1", "seat": "a", "model": "A", "episode": "e1"}],
+        [TURN, {"kind": "turn", "episode": "e1"}],
+        [TURN, {"kind": "reward", "name": "x", "value": 1.0, "episode": "e1"}],
+    ],
+)
+async def test_records_that_are_none_of_the_episodes_are_refused_all_together(run: RunHandle, body: Any) -> None:
+    seen = run.episode("e1", "a")
+    with pytest.raises((InvalidArguments, ProtocolError)):
+        await post(seen.collector_url(), body, seen.routes["a"].token)
+    assert (await run.collect(["e1"]))["e1"] == []
+
+
+async def test_a_token_of_another_episode_or_run_writes_no_records(
+    gateway: str, run: RunHandle, upstream: Upstream
+) -> None:
+    seen = run.episode("e1", "a")
+    async with await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("A", (upstream.url,))}) as other:
+        for token in (run.episode("e2", "a").routes["a"].token, other.episode("e1", "a").routes["a"].token, ADMIN):
+            with pytest.raises(Unauthenticated, match="this run, episode and seat"):
+                await post(seen.collector_url(), [TURN], token)
+    assert (await run.collect(["e1"]))["e1"] == []
+
+
+async def test_a_collector_that_is_gone_is_a_transport_error(run: RunHandle) -> None:
+    seen = run.episode("e1", "a")
+    gone = Run("http://127.0.0.1:9", seen.run, seen.episode, seen.seat, seen.routes)
+    with pytest.raises(TransportError):
+        await RunRecorder(gone).record([TURN])
+
+
+async def test_only_the_admin_opens_collects_and_closes(gateway: str, run: RunHandle) -> None:
+    token = run.episode("e1", "a").routes["a"].token
+    for method, path in (("POST", "/runs"), ("POST", "/runs/r1/collect"), ("DELETE", "/runs/r1")):
+        for headers in ({}, {"Authorization": f"Bearer {token}"}, {"Authorization": "Basic x"}):
+            with pytest.raises(Unauthenticated, match="admin token"):
+                await request_json(method, gateway + path, {}, headers=headers, timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], "a run is opened with"),
+        ({"seats": {}}, "a run is opened with"),
+        ({"seats": {"a": 3}}, "the seat 'a' must be"),
+        ({"seats": {"a": {"endpoints": ["http://h/v1"]}}}, "needs the name of a model"),
+        ({"seats": {"a": {"model": "A", "endpoints": []}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["file:///etc/passwd"]}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://[oops"]}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": [3]}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://h/v1"], "api_key": 3}}}, "api_key"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://h/v1"], "settings": 3}}}, "settings"),
+        ({"seats": {"a/b": {"model": "A", "endpoints": ["http://h/v1"]}}}, "the seat 'a/b' must be"),
+        ({"run": "../x", "seats": {"a": {"model": "A", "endpoints": ["http://h/v1"]}}}, "the run '../x' must be"),
+    ],
+)
+async def test_a_run_that_is_opened_wrongly_says_what_is_wrong(gateway: str, body: Any, message: str) -> None:
+    with pytest.raises(InvalidArguments, match=message):
+        await post(f"{gateway}/runs", body)
+
+
+async def test_bodies_that_are_not_json_are_refused(gateway: str, run: RunHandle) -> None:
+    from agent_env.net import shared_http
+
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    for path in ("/runs", "/runs/r1/collect"):
+        async with shared_http().post(gateway + path, data=b"{", headers=headers) as response:
+            assert response.status == 422
+    with pytest.raises(InvalidArguments, match="collected with"):
+        await post(f"{gateway}/runs/r1/collect", {"episodes": "e1"})
+    seen = run.episode("e1", "a")
+    own = {"Authorization": f"Bearer {seen.routes['a'].token}"}
+    async with shared_http().post(seen.collector_url(), data=b"{", headers=own) as response:
+        assert response.status == 422
+
+
+async def test_a_run_opened_again_with_its_secret_is_the_same_run_and_with_another_it_is_refused(
+    gateway: str, run: RunHandle, upstream: Upstream, chat: Chat
+) -> None:
+    await RunRecorder(run.episode("e1", "a")).record([TURN])
+    seats = {"c": SeatPolicy("C", (upstream.url,))}
+    again = await RunHandle.open(gateway, ADMIN, seats, run="r1", secret=run.secret)
+    assert (await again.collect(["e1"]))["e1"] == [TURN]
+    assert (await chat(again.episode("e1", "c"))).status == 200
+    assert (await chat(run.episode("e1", "a"))).status == 401
+    with pytest.raises(Forbidden, match="open with another secret"):
+        await RunHandle.open(gateway, ADMIN, seats, run="r1")
+
+
+async def test_a_later_gateway_has_all_that_was_acknowledged(
+    tmp_path: Path, upstream: Upstream, chat: Chat, serve: Serve
+) -> None:
+    seats = {"a": SeatPolicy("A", (upstream.url,))}
+    async with serve(tmp_path) as gateway:
+        run = await RunHandle.open(gateway, ADMIN, seats, run="r1")
+        await RunRecorder(run.episode("e1", "a")).record([TURN])
+        await chat(run.episode("e2", "a"))
+        before = await run.collect(["e1", "e2"])
+    async with serve(tmp_path) as gateway:
+        with pytest.raises(UnknownTool, match="no open run 'r1'"):
+            await post(f"{gateway}/runs/r1/collect", {"episodes": []})
+        with pytest.raises(Forbidden, match="opened with another secret"):
+            await RunHandle.open(gateway, ADMIN, seats, run="r1")
+        again = await RunHandle.open(gateway, ADMIN, seats, run="r1", secret=run.secret)
+        assert await again.collect(["e1", "e2"]) == before
+        await RunRecorder(again.episode("e2", "a")).record([{**TURN, "episode": "e2"}])
+        assert [len(records) for records in (await again.collect(["e1", "e2"])).values()] == [1, 2]
+    text = (tmp_path / "r1.jsonl").read_text()
+    assert run.secret not in text and (tmp_path / "r1.jsonl").stat().st_mode & 0o077 == 0
+
+
+async def test_a_closed_run_takes_nothing_and_its_journal_stays_unless_it_is_dropped(
+    tmp_path: Path, upstream: Upstream, chat: Chat, serve: Serve
+) -> None:
+    seats = {"a": SeatPolicy("A", (upstream.url,))}
+    async with serve(tmp_path) as gateway:
+        async with await RunHandle.open(gateway, ADMIN, seats, run="kept") as kept:
+            await RunRecorder(kept.episode("e1", "a")).record([TURN])
+        async with await RunHandle.open(gateway, ADMIN, seats, run="dropped", keep_journal=False) as dropped:
+            await RunRecorder(dropped.episode("e1", "a")).record([TURN])
+        assert (await chat(kept.episode("e1", "a"))).status == 401
+        assert names_in(tmp_path) == ["kept.jsonl"]
+        assert json.loads((tmp_path / "kept.jsonl").read_text().splitlines()[1]) == TURN
+
+
+async def test_health_and_unknown_paths(gateway: str, run: RunHandle) -> None:
+    health = await get_json(f"{gateway}/health", timeout=10)
+    assert health == {"status": "healthy", "success": True, "data": {"status": "healthy", "runs": 1}}
+    with pytest.raises(UnknownTool, match="the gateway has no GET '/runs'"):
+        await get_json(f"{gateway}/runs", timeout=10)
+
+
+async def test_a_gateway_behind_a_prefix_answers_there(tmp_path: Path) -> None:
+    app = Gateway(tmp_path)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/gw/health", "root_path": "/gw", "headers": []}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200
+    with pytest.raises(ProtocolError, match="speaks http"):
+        await app({"type": "websocket"}, receive, send)
+
+
+async def test_a_server_that_is_no_gateway_is_told_from_one(upstream: Upstream) -> None:
+    with pytest.raises(AgentEnvError, match="did not answer as a gateway does"):
+        await RunHandle.open(upstream.url.removesuffix("/v1"), ADMIN, {"a": SeatPolicy("A", ("http://h/v1",))})
+
+
+async def test_a_collection_that_is_refused_raises_the_refusal(run: RunHandle, gateway: str) -> None:
+    stranger = RunHandle(gateway, "r1", run.secret, run.seats, "not-the-admin")
+    with pytest.raises(Unauthenticated):
+        await stranger.collect(["e1"])
+
+
+def test_a_token_is_the_hmac_of_episode_and_seat() -> None:
+    token = mint_token("secret", "e1", "solver")
+    assert token == "xagwBFb__Rj58Ohtfoezc1ubHLcYNPFP0V-vdUElnQM"
+    assert opens("secret", "e1", "solver", token)
+    assert not opens("secret", "e1", "judge", token)
+    assert not opens("secret", "e1", "solver", "\udcff")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "-x", "a b", "é", "x" * 129, "a\n"])
+def test_a_name_that_could_not_stand_in_a_path_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArguments, match="the episode"):
+        checked_name("episode", name)
+    assert checked_name("episode", "x.1~a_b-C") == "x.1~a_b-C"
