@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -44,7 +45,8 @@ def inject(context: CallContext) -> dict[str, str]:
     _TRACE.inject(carrier, otel)
     values: dict[str, str] = {}
     if context.episode is not None:
-        values["episode"] = context.episode
+        # Quoted once more than baggage itself does, since its readers strip what is left of the quoting.
+        values["episode"] = quote(context.episode, safe="")
     if context.chain:
         values["chain"] = " ".join(f"{link.environment}/{link.session}" for link in context.chain)
     if context.calls is not None:
@@ -75,7 +77,7 @@ def extract(carrier: Mapping[str, Any]) -> CallContext:
     fields: dict[str, Any] = {"trace_id": f"{span.trace_id:032x}"} if span.is_valid else {}
     return CallContext(
         call_id="" if parent == _ROOT_SPAN else parent,
-        episode=ours.get("episode"),
+        episode=unquote(ours["episode"]) if "episode" in ours else None,
         chain=tuple(_link(entry) for entry in ours.get("chain", "").split()),
         calls=_number(ours, "calls"),
         deadline=None if milliseconds is None else time.monotonic() + milliseconds / 1000,
