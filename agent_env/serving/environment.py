@@ -97,6 +97,8 @@ class AgentEnvironment:
         license: str | None = None,
         wrapper: str | type[Any] | None = None,
     ) -> None:
+        self._runtime: Runtime | None = None
+        self._starting = asyncio.Lock()
         self._agent = agent
         self._hub: HubTarget = hub
         self._peers = dict(peers or {})
@@ -127,8 +129,6 @@ class AgentEnvironment:
             self.function(function)
         for function in rewards:
             self.reward(function)
-        self._runtime: Runtime | None = None
-        self._starting = asyncio.Lock()
 
     # ── what the owner adds ────────────────────────────────────────────────────────────────────────────────────
 
@@ -176,8 +176,10 @@ class AgentEnvironment:
             )
         if kind == "reward":
             _without_arguments(declared, kind)
-        if self._runtime is not None and kind == "tool":
-            raise ConfigurationError("the environment runs already, and its card is out; add tools before it is used")
+        if self._runtime is not None:
+            raise ConfigurationError(
+                f"the environment runs already, and its card is out; add the {kind} before its first use"
+            )
         known[declared.name] = declared
         return function
 

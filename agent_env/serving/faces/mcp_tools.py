@@ -160,7 +160,7 @@ def _tool(tool: Mapping[str, Any], session: Mapping[str, Any] | None) -> types.T
         name=tool["name"],
         description=tool["description"],
         input_schema=schema,
-        output_schema=_result_schema(output),
+        output_schema=result_schema(output),
         _meta=meta,
     )
 
@@ -176,7 +176,7 @@ def _verb(verb: str) -> types.Tool:
     )
 
 
-def _result_schema(data: Mapping[str, Any] | None) -> dict[str, Any]:
+def result_schema(data: Mapping[str, Any] | None) -> dict[str, Any]:
     """The schema of `ToolResult.to_json`, with that of its data where references in it can be kept."""
     part, definitions = _embedded(data)
     schema = _answer(
