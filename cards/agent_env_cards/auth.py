@@ -18,7 +18,7 @@ class SecurityScheme(Fact):
     type: str
     description: str | None = None
     name: str | None = None
-    location: str | None = Field(default=None, alias="in")
+    location: str | None = Field(default=None, validation_alias="in", serialization_alias="in")
     scheme: str | None = None
     bearer_format: str | None = None
     flows: JsonObject | None = None

@@ -46,10 +46,10 @@ class EnvironmentCard(Fact):
     a draft. `stated_digest` is what a card that was read says its digest is; `digest()` is what it really is.
 
     Example:
-        >>> from agent_env_cards import Capabilities, EnvironmentCard, Need
+        >>> from agent_env_cards import EnvironmentCard, Need
         >>> card = EnvironmentCard(name="agent-a", needs=[Need("solver", skills=["math"])])
         >>> card.ref, card.is_draft, card.digest()[:14]
-        ('agent-a@0.0.0-dev', True, 'sha256:83ca8b6')
+        ('agent-a@0.0.0-dev', True, 'sha256:b0e2edd')
     """
 
     name: str
@@ -68,7 +68,9 @@ class EnvironmentCard(Fact):
     additional_interfaces: list[Interface] = Field(default=[])
     interfaces: list[Interface] = Field(default=[])
     capabilities: Capabilities = Capabilities()
-    children_environments: list[EnvironmentCard] = Field(default=[], alias="children_environments")
+    children_environments: list[EnvironmentCard] = Field(
+        default=[], validation_alias="children_environments", serialization_alias="children_environments"
+    )
 
     agent_card: str | None = None
     session: SessionCard | None = None
@@ -76,7 +78,7 @@ class EnvironmentCard(Fact):
     caps: AgentCaps | None = None
     provider: Provider | None = None
     license: str | None = None
-    stated_digest: str | None = Field(default=None, alias="digest")
+    stated_digest: str | None = Field(default=None, validation_alias="digest", serialization_alias="digest")
     signatures: list[CardSignature] = Field(default=[])
 
     def model_post_init(self, context: Any) -> None:
@@ -141,7 +143,7 @@ class EnvironmentCard(Fact):
 
 # Written even where they have their default: peers of the same path look for them, and people do.
 _ALWAYS_WRITTEN = ("protocolVersion", "version", "kind", "url", "preferredTransport")
-_DEFAULTS = {str(field.alias): field.default for field in EnvironmentCard.model_fields.values()}
+_DEFAULTS = {str(field.serialization_alias): field.default for field in EnvironmentCard.model_fields.values()}
 
 
 def _completed(dumped: JsonObject, *, digest: bool = False) -> JsonObject:

@@ -39,7 +39,7 @@ class Fact(BaseModel):
         members = cast("Mapping[str, Any]", value)
         if None not in members.values():
             return members
-        known = {field.alias for field in cls.model_fields.values()} | set(cls.model_fields)
+        known = {field.serialization_alias for field in cls.model_fields.values()} | set(cls.model_fields)
         return {name: member for name, member in members.items() if member is not None or name not in known}
 
     def to_dict(self) -> JsonObject:

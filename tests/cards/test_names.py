@@ -120,7 +120,7 @@ def test_a_card_without_a_version_is_a_draft_and_one_with_a_version_is_not() -> 
     assert not release.is_draft
 
 
-@pytest.mark.clause("EC-12")
+@pytest.mark.clause("EC-12", "EC-43")
 @pytest.mark.parametrize("text", ["*", "^0", "0.0.0", ">=0.0.0-alpha", "0.0.0-dev||*", "~0.0.0-dev"])
 def test_no_range_takes_a_draft(text: str) -> None:
     assert not VersionRange(text).accepts(DRAFT_VERSION)

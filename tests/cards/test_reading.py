@@ -249,7 +249,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-MEMBERS = st.sampled_from([*(str(field.alias) for field in EnvironmentCard.model_fields.values()), "x"])
+MEMBERS = st.sampled_from([*(str(field.serialization_alias) for field in EnvironmentCard.model_fields.values()), "x"])
 
 
 @pytest.mark.clause("EC-03")

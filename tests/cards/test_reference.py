@@ -73,7 +73,7 @@ def test_a_reference_has_a_name_and_perhaps_a_range_and_a_digest() -> None:
     assert [parse_ref(text).version for text in ("a", "a@1", "a@^1.0.0", "a@1.0.0||2.0.0")] == [None] * 4
 
 
-@pytest.mark.clause("EC-40")
+@pytest.mark.clause("EC-40", "EC-42", "EC-44")
 @pytest.mark.parametrize(
     ("text", "remedy", "clause"),
     [

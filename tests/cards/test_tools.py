@@ -51,10 +51,11 @@ def test_tools_and_their_parameters_are_described(kind: str, found: Found) -> No
 def test_a_parameter_may_be_described_where_its_reference_leads(found: Found) -> None:
     schema = taking(where={"$ref": "#/$defs/a~1b%"}) | {"$defs": {"a/b%": {"description": "A place."}}}
     assert found(capabilities={"tools": [tool(inputSchema=schema)]}) == []
-    schema["$defs"] = {"a/b%": {}}
-    assert found(capabilities={"tools": [tool(inputSchema=schema)]}) == [
-        ("/capabilities/tools/0/inputSchema/properties/where/description", "EC-16")
-    ]
+    for target in ({}, {"description": " "}, {"description": 5}):
+        schema["$defs"] = {"a/b%": target}
+        assert found(capabilities={"tools": [tool(inputSchema=schema)]}) == [
+            ("/capabilities/tools/0/inputSchema/properties/where/description", "EC-16")
+        ]
 
 
 @pytest.mark.clause("EC-16")

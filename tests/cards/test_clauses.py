@@ -1,0 +1,76 @@
+"""The protocol's text and its tests: every clause is tested, and every test cites a clause that there is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent_env_cards.conformance import cases
+from agent_env_cards.rules import RULES
+
+TESTS = Path(__file__).parents[1]
+README = TESTS.parent / "cards" / "README.md"
+CLAUSE = re.compile(r"^- \*\*(EC-\d\d)\*\* ", re.MULTILINE)
+
+# Clauses about running environments whose tests come with the serving layer. A clause is taken out of this list with
+# the test that cites it: `@pytest.mark.clause("EC-50")`, anywhere under tests/.
+AWAITED = frozenset(f"EC-{number}" for number in range(50, 79))
+
+
+def clauses(section: str | None = None) -> list[str]:
+    """The ids of the clauses in the protocol, or in one of its sections."""
+    text = README.read_text(encoding="utf-8")
+    if section is not None:
+        text = text.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return CLAUSE.findall(text)
+
+
+def citations() -> Iterator[tuple[str, str]]:
+    """The clauses that tests cite in calls of `clause(...)`, each with the file."""
+    for file in sorted(TESTS.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clause":
+                for argument in node.args:
+                    if isinstance(argument, ast.Constant):
+                        yield str(argument.value), str(file.relative_to(TESTS))
+
+
+def test_clauses_are_numbered_once_and_upwards() -> None:
+    found = clauses()
+    assert found == sorted(set(found))
+    assert {"EC-01", "EC-48"} <= set(found) and {"EC-50", "EC-78"} <= set(clauses("Behaviour"))
+
+
+def test_every_clause_is_cited_by_a_test() -> None:
+    missing = set(clauses()) - {clause for clause, _ in citations()} - AWAITED
+    assert sorted(missing) == []
+
+
+def test_only_clauses_about_running_environments_are_awaited_and_none_that_is_tested() -> None:
+    assert set(clauses("Behaviour")) >= AWAITED
+    assert sorted(AWAITED & {clause for clause, _ in citations()}) == [], "take these out of AWAITED"
+
+
+def test_every_clause_that_a_test_cites_exists() -> None:
+    known = set(clauses())
+    assert [(clause, file) for clause, file in citations() if clause not in known] == []
+
+
+def test_every_clause_that_a_rule_or_a_conformance_card_names_exists() -> None:
+    named = {rule.clause for rule in RULES} | {clause for case in cases("invalid") for _, clause in case.problems}
+    assert named <= set(clauses())
+    assert {rule.clause for rule in RULES} <= {case.name[:5].upper() for case in cases("invalid")}
+
+
+def test_each_clause_of_a_card_has_a_mutant_that_its_tests_kill() -> None:
+    program = Path(__file__).with_name("mutation_run.py")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    killed: dict[str, str | None] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert [mutant for mutant, test in killed.items() if test is None] == []
+    assert {mutant[:5] for mutant in killed} == set(clauses()) - set(clauses("Behaviour"))
