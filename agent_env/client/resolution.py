@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
 from agent_env.client.lanes.contract import Lane
@@ -25,13 +26,15 @@ from agent_env.hub.snapshot import snapshot
 from agent_env.net.credentials import bearer_headers
 from agent_env.net.http import get_json, shown
 from agent_env.net.loops import PerLoop
-from agent_env.runtime.card import environment_card
+from agent_env.runtime.card import own_card
 from agent_env.runtime.environment import Runtime
 from agent_env.runtime.local import served_here, wrap_here
 from agent_env_cards import CARD_PATH, CardError, EnvironmentCard, parse_ref
 from agent_env_cards.interfaces import base_url, resolve_url
 
 LaneName: TypeAlias = Literal["inprocess", "websocket", "mcp", "a2a", "http"]
+
+LANES: tuple[LaneName, ...] = get_args(LaneName)
 
 FASTEST_FIRST: tuple[LaneName, ...] = ("websocket", "http", "mcp", "a2a")
 """Lanes over a network, by the CPU that a call costs."""
@@ -86,28 +89,28 @@ async def reach(
     Raises `NameNotFound`, `VersionNotFound`, `LaunchFailed`, `InvalidCard`, `TransportError`, or `NotSupported` for a
     lane that the environment does not have.
     """
-    if lane is not None and lane not in get_args(LaneName):
-        raise ConfigurationError(f"there is no lane {lane!r}; the lanes are {', '.join(get_args(LaneName))}")
-    if isinstance(ref, Runtime):
-        return _in_process(ref, lane)
-    if isinstance(ref, Served):
-        return _in_process(await ref.runtime(), lane)
+    if lane is not None and lane not in LANES:
+        raise ConfigurationError(f"there is no lane {lane!r}; the lanes are {', '.join(LANES)}")
+    if isinstance(ref, str):
+        if ref.startswith(("http://", "https://")):
+            return await _by_url(ref, lane, token, seconds)
+        return await _by_reference(ref, lane, token, shared_hub(hub), seconds)
     if isinstance(ref, Instance):
         return await _by_instance(ref, lane, token, seconds)
+    if isinstance(ref, Runtime):
+        return _in_process(ref, lane)
     if isinstance(ref, EnvironmentCard):
-        return _by_card(ref, _absolute(ref), lane, token, trusted=False)
-    if not isinstance(ref, str):
-        runtime = await wrap_here(ref)
-        return dataclasses.replace(_in_process(runtime, lane), close=runtime.aclose)
-    if ref.startswith(("http://", "https://")):
-        return await _by_url(ref, lane, token, seconds)
-    return await _by_reference(ref, lane, token, shared_hub(hub), seconds)
+        return _by_card(ReadCard(ref, ref.digest()), _absolute(ref), lane, token, trusted=False)
+    if isinstance(ref, Served):
+        return _in_process(await ref.runtime(), lane)
+    runtime = await wrap_here(ref)
+    return dataclasses.replace(_in_process(runtime, lane), close=runtime.aclose)
 
 
 def _in_process(runtime: Runtime, lane: LaneName | None) -> Reached:
     if lane not in (None, "inprocess"):
         raise NotSupported(f"an environment in this process has no {lane!r} lane; serve it and pass its URL")
-    return Reached(environment_card(runtime), InProcessLane(runtime), True, lambda: InProcessLane(runtime))
+    return Reached(own_card(runtime), InProcessLane(runtime), True, lambda: InProcessLane(runtime))
 
 
 async def _by_reference(
@@ -142,13 +145,13 @@ async def _by_instance(instance: Instance, lane: LaneName | None, token: str | N
     here = served_here(instance.url)
     if here is not None and lane in (None, "inprocess"):
         return _in_process(here, lane)
-    card = await read_card(instance.url + CARD_PATH, token, seconds)
-    if card.digest() != instance.digest:
+    read = await read_card(instance.url + CARD_PATH, token, seconds)
+    if read.digest != instance.digest:
         raise TransportError(
-            f"{shown(instance.url)} serves {card.ref} ({card.digest()}), but the hub has {instance.name}@"
+            f"{shown(instance.url)} serves {read.card.ref} ({read.digest}), but the hub has {instance.name}@"
             f"{instance.version} ({instance.digest}) there; its lease is stale"
         )
-    return _by_card(card, instance.url, lane, token, trusted=True)
+    return _by_card(read, instance.url, lane, token, trusted=True)
 
 
 async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: float | None) -> Reached:
@@ -158,7 +161,7 @@ async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: f
     if here is not None and lane in (None, "inprocess"):
         return _in_process(here, lane)
     try:
-        card = await read_card(address, token, seconds)
+        read = await read_card(address, token, seconds)
     except (ProtocolError, UnknownTool, InvalidCard) as missing:
         foreign = await _foreign(url, lane, token)
         if foreign is None:
@@ -167,7 +170,7 @@ async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: f
                 "server name the lane: Environment(url, lane='mcp')"
             ) from missing
         return foreign
-    return _by_card(card, base, lane, token, trusted=False)
+    return _by_card(read, base, lane, token, trusted=False)
 
 
 async def _foreign(url: str, lane: LaneName | None, token: str | None) -> Reached | None:
@@ -183,7 +186,8 @@ async def _foreign(url: str, lane: LaneName | None, token: str | None) -> Reache
     return Reached(card, open_lane(), False, open_lane)
 
 
-def _by_card(card: EnvironmentCard, base: str, lane: LaneName | None, token: str | None, *, trusted: bool) -> Reached:
+def _by_card(read: ReadCard, base: str, lane: LaneName | None, token: str | None, *, trusted: bool) -> Reached:
+    card = read.card
     offered = {interface.transport: interface.url for interface in [*card.additional_interfaces, *card.interfaces]}
     wanted = FASTEST_FIRST if lane is None else (lane,)
     for name in wanted:
@@ -192,7 +196,7 @@ def _by_card(card: EnvironmentCard, base: str, lane: LaneName | None, token: str
             address = resolve_url(base + CARD_PATH, path, transport=name)
 
             def open_lane(name: LaneName = name, address: str = address) -> Lane:
-                return _open(name, address, token, card.digest())
+                return _open(name, address, token, read.digest)
 
             return Reached(card, open_lane(), trusted, open_lane)
     if lane == "inprocess":
@@ -234,44 +238,44 @@ def _absolute(card: EnvironmentCard) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class _Cards:
-    """The cards that were read lately, by address and token."""
+class ReadCard(NamedTuple):
+    """A card that was read, and its digest, which is worth computing once."""
 
-    read: dict[tuple[str, str | None], tuple[float, EnvironmentCard]] = dataclasses.field(
-        default_factory=dict[tuple[str, str | None], tuple[float, EnvironmentCard]]
-    )
+    card: EnvironmentCard
+    digest: str
+
+
+class _Cards:
+    """The cards at one address, as read lately with one token."""
+
+    def __init__(self, _: tuple[str, str | None]) -> None:
+        self.reading = asyncio.Lock()
+        self.read: ReadCard | None = None
+        self.until = 0.0
 
     async def aclose(self) -> None:
-        self.read.clear()
+        self.read = None
 
 
-def _no_cards(_: None) -> _Cards:
-    return _Cards()
+_cards: PerLoop[tuple[str, str | None], _Cards] = PerLoop(_Cards, _Cards.aclose)
 
 
-_cards: PerLoop[None, _Cards] = PerLoop(_no_cards, _Cards.aclose)
-
-
-async def read_card(address: str, token: str | None = None, seconds: float | None = None) -> EnvironmentCard:
+async def read_card(address: str, token: str | None = None, seconds: float | None = None) -> ReadCard:
     """Reads the card at an address; one that was read a moment ago is not read again.
 
     Raises `InvalidCard` with every problem, or what the transport raises.
     """
-    known = _cards.get(None).read
-    now = time.monotonic()
-    found = known.get((address, token))
-    if found is not None and now - found[0] < CARD_SECONDS:
-        return found[1]
-    wire = await get_json(address, headers=bearer_headers(token), timeout=seconds)
-    card = parse_card(wire, shown(address))
-    for key in [key for key, (read, _) in known.items() if now - read >= CARD_SECONDS]:
-        del known[key]
-    known[address, token] = (now, card)
-    return card
+    cards = _cards.get((address, token))
+    if cards.read is None or time.monotonic() > cards.until:
+        async with cards.reading:
+            if cards.read is None or time.monotonic() > cards.until:
+                wire = await get_json(address, headers=bearer_headers(token), timeout=seconds)
+                cards.read = parse_card(wire, shown(address))
+                cards.until = time.monotonic() + CARD_SECONDS
+    return cards.read
 
 
-def parse_card(wire: Any, where: str) -> EnvironmentCard:
+def parse_card(wire: Any, where: str) -> ReadCard:
     """Parses a card that came from `where`; raises `InvalidCard`."""
     try:
         card = EnvironmentCard.parse(wire)
@@ -280,6 +284,7 @@ def parse_card(wire: Any, where: str) -> EnvironmentCard:
             f"the card at {where} is not valid: {error}",
             problems=[dataclasses.asdict(problem) for problem in error.problems],
         ) from None
-    if card.stated_digest is not None and card.stated_digest != card.digest():
-        raise InvalidCard(f"the card at {where} says its digest is {card.stated_digest}, but it is {card.digest()}")
-    return card
+    digest = card.digest()
+    if card.stated_digest is not None and card.stated_digest != digest:
+        raise InvalidCard(f"the card at {where} says its digest is {card.stated_digest}, but it is {digest}")
+    return ReadCard(card, digest)

@@ -6,13 +6,15 @@ tells by the file itself whether anything was written to it; any other is believ
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from agent_env.hub.hub import Hub
-from agent_env.hub.records import Entry, Resolution
+from agent_env.hub.records import Entry, Release, Resolution
 from agent_env.net import PerLoop
 from agent_env_cards import Reference
 
@@ -23,45 +25,53 @@ BELIEVE_SECONDS = 1.0
 
 
 class Snapshot:
-    """A hub's entries and resolutions; `reads` counts how often the hub was asked."""
+    """A hub's entries and resolutions; `reads` counts how often the hub was asked.
+
+    `version` changes only when other releases are listed than before, so that an index of their cards outlives the
+    renewals of leases. Releases that stay are the same objects, with their cards already parsed.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._mark: Mark | None = None
-        self._entries: Sequence[Entry] | None = None
+        self._listed: Mark | None = None
+        self._entries: Sequence[Entry] = ()
         self._resolutions: dict[Reference, Resolution] = {}
+        # Many sessions open at once: one of them asks, the others wait for its answer.
+        self._asking = asyncio.Lock()
+        self.version = 0
         self.reads = 0
-
-    @property
-    def version(self) -> Mark | None:
-        """Changes whenever what was read may have changed; an index built from `entries` is good while it stays."""
-        return self._mark
 
     async def entries(self) -> Sequence[Entry]:
         """See `Hub.list`."""
-        mark = self._look()
-        entries = self._entries
-        if entries is None:
-            entries = await self._hub.list()
-            self.reads += 1
-            if mark == self._mark:
-                self._entries = entries
-        return entries
+        if self._look() != self._listed:
+            async with self._asking:
+                mark = self._look()
+                if mark != self._listed:
+                    self._take(await self._hub.list())
+                    self.reads += 1
+                    self._listed = mark
+        return self._entries
 
     async def resolve(self, reference: Reference) -> Resolution:
         """See `Hub.resolve`; an error is never kept."""
-        mark = self._look()
+        self._look()
         found = self._resolutions.get(reference)
         if found is None:
-            found = await self._hub.resolve(reference)
-            self.reads += 1
-            if mark == self._mark:
-                self._resolutions[reference] = found
+            async with self._asking:
+                mark = self._look()
+                found = self._resolutions.get(reference)
+                if found is None:
+                    found = await self._hub.resolve(reference)
+                    self.reads += 1
+                    if mark == self._mark:
+                        self._resolutions[reference] = found
         return found
 
     def forget(self) -> None:
         """Drops everything: the caller found that it is no longer true."""
-        self._mark = None
+        self._mark = self._listed = None
+        self._resolutions = {}
 
     async def aclose(self) -> None:
         """Drops everything; the hub belongs to whoever opened it."""
@@ -72,9 +82,20 @@ class Snapshot:
         mark = _mark(self._hub.location.file)
         if mark != self._mark:
             self._mark = mark
-            self._entries = None
             self._resolutions = {}
         return mark
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        known = {_identity(entry.release): entry.release for entry in self._entries}
+        if known.keys() != {_identity(entry.release) for entry in entries}:
+            self.version += 1
+        self._entries = [
+            replace(entry, release=known.get(_identity(entry.release), entry.release)) for entry in entries
+        ]
+
+
+def _identity(release: Release) -> tuple[object, ...]:
+    return (release.name, release.version, release.digest, release.sequence)
 
 
 def _mark(file: Path | None) -> Mark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from agent_env.runtime.declared import Declared
 from agent_env.runtime.environment import Runtime
@@ -73,6 +74,17 @@ def environment_card(
         auth=auth,
         **instance,
     )
+
+
+_own: WeakKeyDictionary[Runtime, EnvironmentCard] = WeakKeyDictionary()
+
+
+def own_card(runtime: Runtime) -> EnvironmentCard:
+    """The card of a runtime that is not served; what it says is fixed once it runs, so it is made once."""
+    card = _own.get(runtime)
+    if card is None:
+        card = _own[runtime] = environment_card(runtime)
+    return card
 
 
 def _tool(tool: dict[str, Any]) -> ToolCard:

@@ -13,7 +13,7 @@ from agent_env.context import Recorder
 from agent_env.errors import ConfigurationError
 from agent_env.net import Limits, OutwardGuard, Tokens, check_binding, is_loopback
 from agent_env.runtime.caller import Caller
-from agent_env.runtime.card import environment_card
+from agent_env.runtime.card import environment_card, own_card
 from agent_env.runtime.declared import INJECTED, Declared, declare
 from agent_env.runtime.definition import Definition
 from agent_env.runtime.environment import Runtime
@@ -196,7 +196,7 @@ class AgentEnvironment:
                         definition.name = name_of(self._agent, info)
                     definition.description = definition.description or info.description
                     peers = peer_source(
-                        definition, self._peers, hub=self._hub, card=lambda: environment_card(self._started())
+                        definition, self._peers, hub=self._hub, card=lambda: own_card(self._started())
                     )
                     self._runtime = Runtime(definition, info, peers=peers)
         return self._runtime

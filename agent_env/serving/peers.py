@@ -10,6 +10,7 @@ from agent_env.client.environment import Environment
 from agent_env.context import Peer, PeerSource
 from agent_env.errors import AgentEnvError, NeedUnmet
 from agent_env.hub import Hub, shared_hub
+from agent_env.hub.snapshot import snapshot
 from agent_env.runtime.definition import Definition
 from agent_env_cards import EnvironmentCard, Need
 
@@ -61,7 +62,7 @@ class Peers:
             raise
         return peers
 
-    async def _pair(self, needs: Sequence[Need]) -> Mapping[str, tuple[str, dict[str, Any]]]:
+    async def _pair(self, needs: Sequence[Need]) -> Mapping[str, tuple[object, dict[str, Any]]]:
         if not needs:
             return {}
         if isinstance(self._hub, bool):
@@ -93,6 +94,23 @@ class Peers:
         )
 
 
-async def pair(card: EnvironmentCard, needs: Sequence[Need], hub: Hub) -> Mapping[str, tuple[str, dict[str, Any]]]:
-    """Pairs the needs of a card with the offers in the hub: seat to reference and reasons."""
-    raise NeedUnmet("pairing is not available yet")
+async def pair(
+    card: EnvironmentCard, needs: Sequence[Need], hub: Hub
+) -> Mapping[str, tuple[object, dict[str, Any]]]:
+    """Pairs the needs of a card with the offers in the hub: seat to whom, and the reasons."""
+    entries = await snapshot(hub).entries()
+    chosen: dict[str, tuple[object, dict[str, Any]]] = {}
+    for need in needs:
+        fitting = [
+            entry
+            for entry in entries
+            if entry.card.name != card.name
+            and {skill.id for skill in entry.card.offers.skills} >= set(need.requires.skills)
+            and entry.instances
+        ]
+        if not fitting:
+            raise NeedUnmet(f"nobody meets the need {need.seat!r}")
+        best = max(fitting, key=lambda entry: (len(entry.card.offers.tags), entry.card.name))
+        instance = hub.choose(best.instances)
+        chosen[need.seat] = (instance, {"seat": need.seat})
+    return chosen
