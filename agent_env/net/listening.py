@@ -15,12 +15,16 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
 
     Raises `ConfigurationError` for a port that is taken or not allowed, and a host that is not this machine's.
     """
+    if not 0 <= port <= 65535:  # a resolver would take it modulo 65536
+        raise ConfigurationError(f"the port {port!r} is not one of 0 to 65535; port 0 takes a free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )[0]
-    except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"the host {host!r} with port {port!r} cannot be bound to: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"the host {host!r} does not resolve ({error.strerror or error}); bind to 127.0.0.1 or to 0.0.0.0"
+        ) from error
     # The protocol is named since asyncio turns Nagle's algorithm off only where it is; without that each answer
     # waits 40 ms for an acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
