@@ -48,7 +48,7 @@ MUTANTS = (
         "include_context=False)[:1]",
     ),
     Mutant("EC-03", "tells no places", "shape:shape_problems", 'pointer(*detail["loc"])', '""'),
-    Mutant("EC-04", "takes any depth", "rules.bounds:excesses", "depth > MAX_DEPTH", "False"),
+    Mutant("EC-04", "takes any depth", "rules.bounds:excesses", "depth == MAX_DEPTH", "False"),
     Mutant("EC-04", "takes any length", "rules.bounds:excesses", "size > MAX_SIZE", "False"),
     Mutant("EC-04", "takes big integers", "rules.bounds:_fault", "abs(value) > MAX_INTEGER", "False"),
     Mutant("EC-04", "takes half surrogate pairs", "rules.bounds:_fault", "not value.isascii()", "False"),
@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "EC-13", "takes blanks", "rules.identity:descriptions_are_given", "not description.strip()", "not description"
     ),
-    Mutant("EC-14", "takes turned text", "rules.identity:_text_fault", "character in _BIDI or", "False or"),
+    Mutant("EC-14", "takes turned text", "rules.identity:_text_fault", "_FORBIDDEN.search(text)", "None"),
     Mutant("EC-14", "takes any length", "rules.identity:_text_fault", "len(text) > LONGEST_TEXT", "False"),
     Mutant("EC-15", "takes equal names", "rules.tools:names_are_unique", "if name in seen:", "if False:"),
     Mutant("EC-16", "takes any reference", "rules.tools:_described", "any(_has_text(text) for", "any(True for"),

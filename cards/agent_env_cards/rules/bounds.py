@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from agent_env_cards.pointers import children, pointer
 
@@ -11,29 +12,41 @@ MAX_DEPTH = 64
 MAX_SIZE = 1_000_000
 MAX_INTEGER = 2**53 - 1
 
+# The way to a place from below: the place above, the token from there, and how deep it is. Few places need a pointer.
+_Trail: TypeAlias = "tuple[_Trail, str | int, int] | None"
+
 
 def excesses(card: object) -> Iterator[tuple[str, str]]:
     """EC-04: a card is 64 levels deep and a million characters long at most, and has a canonical form (RFC 8785)."""
     size = 0
-    pending: list[tuple[str, object, int]] = [("", card, 1)]
+    pending: list[tuple[object, _Trail]] = [(card, None)]
     while pending:
-        at, value, depth = pending.pop()
+        value, trail = pending.pop()
         size += 1 + (len(value) if isinstance(value, str) else 0)
         if size > MAX_SIZE:
             yield "", f"the card is longer than {MAX_SIZE} characters"
             return
         if fault := _fault(value):
-            yield at, fault
-        members = list(children(value))
-        if members and depth > MAX_DEPTH:
-            yield at, f"the card is nested more than {MAX_DEPTH} levels deep"
-            return
-        for token, member in members:
+            yield _place(trail), fault
+        depth = trail[2] if trail else 0
+        for token, member in children(value):
+            if depth == MAX_DEPTH:
+                yield _place(trail), f"the card is nested more than {MAX_DEPTH} levels deep"
+                return
             if isinstance(token, str):
                 size += len(token)
                 if fault := _fault(token):
-                    yield at, fault
-            pending.append((at + pointer(token), member, depth + 1))
+                    yield _place(trail), fault
+            pending.append((member, (trail, token, depth + 1)))
+
+
+def _place(trail: _Trail) -> str:
+    tokens: list[str | int] = []
+    while trail is not None:
+        above, token, _ = trail
+        tokens.append(token)
+        trail = above
+    return pointer(*reversed(tokens))
 
 
 def _fault(value: object) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,9 +11,9 @@ from agent_env_cards.pointers import children, pointer, strings
 from agent_env_cards.versions import parse_version
 
 LONGEST_TEXT = 20_000
-# What turns the direction of text around: it can make a description read as something else than it says.
-_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_LAYOUT = frozenset("\n\t\r")
+# Control characters but for tab, line feed and carriage return; and what turns the direction of text around, which can
+# make a description read as something else than it says.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 Found = Iterator[tuple[str, str]]
 
@@ -58,7 +58,5 @@ def texts_are_plain(card: Mapping[str, Any]) -> Found:
 def _text_fault(text: str) -> str | None:
     if len(text) > LONGEST_TEXT:
         return f"the text is {len(text)} characters long; write at most {LONGEST_TEXT}"
-    for character in text:
-        if character in _BIDI or (unicodedata.category(character) == "Cc" and character not in _LAYOUT):
-            return f"the text has the character U+{ord(character):04X}; leave it out"
-    return None
+    found = _FORBIDDEN.search(text)
+    return f"the text has the character U+{ord(found[0]):04X}; leave it out" if found else None
