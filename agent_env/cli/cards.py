@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +23,12 @@ Where = Annotated[str, typer.Argument(help="A file, a URL, or a reference to the
 def show(where: Where, token: TokenOption = None, as_json: Json = False) -> None:
     """Shows a card."""
     with reported(as_json=as_json):
-        card = _read(where, token)
+        from agent_env_cards import EnvironmentCard
+
+        raw = _raw(where, token)
+        card = EnvironmentCard.parse(raw)
         if as_json:
-            print_json(card.draft_dict())
+            print_json(json.loads(raw) if isinstance(raw, str) else raw)
         else:
             console.print(drawn(card))
 

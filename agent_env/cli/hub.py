@@ -38,7 +38,7 @@ def serve(
         location = locate(hub)
         if location.remote:
             raise ConfigurationError(f"{location} is a hub that is served already; give a path or a database")
-        store = LocalHub(location)
+        store = LocalHub(location, steady=True)
         with listen(host, port) as socket:
             console.print(f"the hub {store.location} is served at http://{host}:{socket.getsockname()[1]}")
             config = uvicorn.Config(hub_app(store, accepted), log_level="warning", access_log=False)

@@ -82,7 +82,8 @@ def push(
         from agent_env.cli.target import load
 
         environment = _environment(load(agent), name, version, skill, None, hub, False)
-        release = execute(_push(environment, agent, env or [], hub), as_json=as_json)
+        options = _options(name, version, skill)
+        release = execute(_push(environment, agent, options, env or [], hub), as_json=as_json)
         if as_json:
             print_json(release)
         else:
@@ -118,14 +119,23 @@ def _environment(
     )
 
 
-async def _push(environment: AgentEnvironment, target: str, variables: list[str], hub: str | None) -> dict[str, Any]:
+def _options(name: str | None, version: str | None, skills: list[str] | None) -> list[str]:
+    """The options of `serve` that the card depends on, so that a launch makes the card that was pushed."""
+    options = ["--name", name] if name is not None else []
+    options += ["--version", version] if version is not None else []
+    return options + [word for skill in skills or () for word in ("--skill", skill)]
+
+
+async def _push(
+    environment: AgentEnvironment, target: str, options: list[str], variables: list[str], hub: str | None
+) -> dict[str, Any]:
     from agent_env.cli.target import located
     from agent_env.hub import shared_hub
     from agent_env.launch import python_launch
 
     card = await environment.card()
     directory, module = located(target)
-    launch = python_launch(module, directory=directory, env=variables)
+    launch = python_launch(module, options=options, directory=directory, env=variables)
     release = await shared_hub(hub).publish(card, launch.to_json())
     await environment.aclose()
     return release.to_json()
