@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import secrets
@@ -18,10 +19,12 @@ from agent_env.errors import (
     AgentEnvError,
     ConfigurationError,
     DeadlineExceeded,
+    Forbidden,
     HubError,
     LaunchFailed,
     ProtocolError,
     TransportError,
+    Unauthenticated,
 )
 from agent_env.hub import HUB_VARIABLE, LAUNCH_VARIABLE, TOKEN_VARIABLE, Hub, Instance, Release, Resolution
 from agent_env.launch.process import Detached, forget_old_logs
@@ -29,6 +32,8 @@ from agent_env.launch.source import source_hash
 from agent_env.launch.spec import CommandLaunch, PythonLaunch, UrlLaunch, parse_launch
 from agent_env.net import get_json
 from agent_env_cards import CARD_PATH, CardError, EnvironmentCard, Reference
+
+_log = logging.getLogger(__name__)
 
 LAUNCH_SECONDS = 60.0
 """How long an instance may take from its start until it is registered and healthy."""
@@ -44,36 +49,7 @@ _POLL_SECONDS = 0.1
 
 # What programs need from their surroundings to run at all. Everything else is named in the specification, so that a
 # launched agent does not get at secrets that it never asked for.
-_INHERITED = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "TEMP",
-        "TMP",
-        "SYSTEMROOT",
-        "VIRTUAL_ENV",
-        "PYTHONPATH",
-        "LD_LIBRARY_PATH",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "REQUESTS_CA_BUNDLE",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "OMP_NUM_THREADS",
-        "CUDA_VISIBLE_DEVICES",
-    ]
-)
+_INHERITED = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"]
 _INHERITED_FAMILIES = ("LC_", "XDG_")
 
 
@@ -87,15 +63,15 @@ async def find_or_launch(
     `launch` raise.
     """
     give_up = time.monotonic() + seconds
+    resolution = ref if isinstance(ref, Resolution) else await hub.resolve(ref)
+    release = resolution.release
+    # From here on it is this release, whatever is published meanwhile.
+    pinned = Reference(release.name, release.version, None if release.draft else release.digest)
     after: str | None = None
     while True:
-        resolution = ref if isinstance(ref, Resolution) else await hub.resolve(ref)
         instance = await _answering(resolution, hub, key)
         if instance is not None:
             return instance
-        release = resolution.release
-        # From here on it is this release, whatever is published meanwhile.
-        ref = Reference(release.name, release.version, None if release.draft else release.digest)
         if release.launch is None:
             raise LaunchFailed(
                 f"{release.name}@{release.version} has no instance that answers, and the hub {hub.location} does not "
@@ -103,7 +79,7 @@ async def find_or_launch(
             )
         claim = await hub.claim_launch(release.name, release.version, seconds=seconds + 10, after=after)
         if claim.granted:
-            return await _launch_as(claim.id, release, hub, seconds)
+            return await _launch_once(claim.id, pinned, hub, key, seconds)
         if claim.error is not None:
             raise LaunchFailed(claim.error)
         if time.monotonic() > give_up:
@@ -113,6 +89,7 @@ async def find_or_launch(
             )
         after = claim.id
         await anyio.sleep(_POLL_SECONDS)
+        resolution = await hub.resolve(pinned)
 
 
 async def launch(release: Release, hub: Hub, *, seconds: float = LAUNCH_SECONDS) -> Instance:
@@ -140,15 +117,26 @@ async def _answering(resolution: Resolution, hub: Hub, key: str | None) -> Insta
     while (chosen := hub.choose(left, key)) is not None:
         if await answers(chosen.url):
             return chosen
-        await hub.doubt(chosen)
+        await _doubt(chosen, hub)
         left = [instance for instance in left if instance.id != chosen.id]
     return None
 
 
-async def _launch_as(claim: str, release: Release, hub: Hub, seconds: float) -> Instance:
+async def _doubt(instance: Instance, hub: Hub) -> None:
+    try:
+        await hub.doubt(instance)
+    except (Unauthenticated, Forbidden) as error:
+        # A hub that asks for tokens may not listen to everybody; its lease will tell soon enough.
+        _log.info("%s does not answer, and the hub %s was not told: %s", instance.url, hub.location, error)
+
+
+async def _launch_once(claim: str, ref: Reference, hub: Hub, key: str | None, seconds: float) -> Instance:
+    """Launches under a claim, unless somebody did between the look at the hub and the claim."""
     failure: str | None = None
     try:
-        return await _launch(release, hub, seconds, claim)
+        resolution = await hub.resolve(ref)
+        instance = await _answering(resolution, hub, key)
+        return instance or await _launch(resolution.release, hub, seconds, claim)
     except HubError as error:
         failure = error.message
         raise
@@ -172,8 +160,7 @@ async def _launch(release: Release, hub: Hub, seconds: float, launch_id: str) ->
     logs = log_directory(hub)
     forget_old_logs(logs)
     log = logs / f"{release.name.replace('/', '+')}@{release.version}-{launch_id[:8]}.log"
-    argv = spec.argv(release.name, None if release.draft else release.version, LINGER_SECONDS)
-    process = Detached(argv, directory=spec.directory, env=environment, log=log)
+    process = Detached(spec.argv(LINGER_SECONDS), directory=spec.directory, env=environment, log=log)
     healthy = False
     try:
         with anyio.fail_after(seconds):

@@ -43,16 +43,19 @@ class _Process(_Spec):
 
 
 class PythonLaunch(_Process):
-    """`agent-env serve module:attribute`, run by one interpreter in one directory."""
+    """`agent-env serve module:attribute`, run by one interpreter in one directory.
+
+    `options` are those that decide what the card says: `--name`, `--version`, `--skill`, as they were pushed.
+    """
 
     kind: Literal["python"] = "python"
     target: str
     interpreter: str
+    options: tuple[str, ...] = ()
 
-    def argv(self, name: str, version: str | None, linger: float) -> list[str]:
-        """The command; a draft has no version."""
-        command = [self.interpreter, "-m", "agent_env.cli", "serve", self.target, "--name", name]
-        command += ["--version", version] if version is not None else []
+    def argv(self, linger: float) -> list[str]:
+        """The command; it ends by itself `linger` seconds after its last session."""
+        command = [self.interpreter, "-m", "agent_env.cli", "serve", self.target, *self.options]
         return [*command, "--host", "127.0.0.1", "--port", "0", "--linger", f"{linger:g}"]
 
 
@@ -62,8 +65,8 @@ class CommandLaunch(_Process):
     kind: Literal["command"] = "command"
     command: tuple[str, ...] = Field(min_length=1)
 
-    def argv(self, name: str, version: str | None, linger: float) -> list[str]:
-        """The command as it is; it knows by itself what it serves."""
+    def argv(self, linger: float) -> list[str]:
+        """The command as it is; it knows by itself what it serves, and for how long."""
         return list(self.command)
 
 
@@ -94,11 +97,14 @@ def parse_launch(value: Mapping[str, Any]) -> LaunchSpec:
 def python_launch(
     target: str,
     *,
+    options: Sequence[str] = (),
     directory: str | Path = ".",
     interpreter: str | None = None,
     env: Sequence[str] = (),
 ) -> PythonLaunch:
     """Describes how to serve `module:attribute` again as it is now, by this interpreter unless another is given.
+
+    `options` are the options of `agent-env serve` that the card depends on, `env` the names of variables.
 
     Raises `ConfigurationError` for a module that is not found and names that are none.
     """
@@ -107,6 +113,7 @@ def python_launch(
         return PythonLaunch(
             target=target,
             interpreter=interpreter or sys.executable,
+            options=tuple(options),
             directory=str(place),
             env=tuple(env),
             source=source_hash(target, place),

@@ -44,25 +44,12 @@ def test_a_specification_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_python_specification_becomes_a_serve_command() -> None:
-    spec = PythonLaunch(target="agent:make", interpreter="/venv/bin/python", directory="/srv")
-    assert spec.argv("agent-b", "1.0.0", 60.0) == [
-        "/venv/bin/python",
-        "-m",
-        "agent_env.cli",
-        "serve",
-        "agent:make",
-        "--name",
-        "agent-b",
-        "--version",
-        "1.0.0",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--linger",
-        "60",
+    options = ("--name", "agent-b", "--version", "1.0.0")
+    spec = PythonLaunch(target="agent:make", interpreter="/venv/bin/python", directory="/srv", options=options)
+    assert spec.argv(60.0) == [
+        *("/venv/bin/python", "-m", "agent_env.cli", "serve", "agent:make"),
+        *("--name", "agent-b", "--version", "1.0.0", "--host", "127.0.0.1", "--port", "0", "--linger", "60"),
     ]
-    assert "--version" not in spec.argv("agent-b", None, 60.0)
 
 
 def test_values_of_variables_are_not_stored(tmp_path: Path) -> None:
