@@ -59,7 +59,10 @@ def to_json(message: Proto) -> dict[str, Any]:
 
 
 def plain(value: Proto) -> Any:
-    """A protobuf message as JSON, whole numbers as ints: a double does not tell 3 from 3.0, and 3 is what is meant."""
+    """A protobuf message as JSON, whole numbers as ints: a double does not tell 3 from 3.0, and 3 is what is meant.
+
+    Keys are sorted: protobuf gives them in another order each time, and agents would see another prompt each time.
+    """
     return _whole(json_format.MessageToDict(value))
 
 
@@ -68,7 +71,7 @@ def _whole(value: Any) -> Any:
         case float() if value.is_integer() and abs(value) <= _WHOLE:
             return int(value)
         case dict():
-            return {key: _whole(item) for key, item in cast("dict[str, Any]", value).items()}
+            return {key: _whole(item) for key, item in sorted(cast("dict[str, Any]", value).items())}
         case list():
             return [_whole(item) for item in value]
         case _:

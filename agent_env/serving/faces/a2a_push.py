@@ -24,10 +24,9 @@ from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import to_stream_response
 
 from agent_env.errors import AgentEnvError, TransportError
-from agent_env.net.a2a_wire import to_json
+from agent_env.net.a2a_wire import EXTENSION, to_json
 from agent_env.net.guard import OutwardGuard
 from agent_env.net.http import CONNECT_SECONDS, shared_http, shown, transport_errors
-from agent_env.serving.faces.a2a_errors import a2a_error
 from agent_env.serving.faces.a2a_tasks import Owner
 
 log = logging.getLogger("agent_env.serving")
@@ -217,7 +216,7 @@ def url_check(guard: OutwardGuard) -> Callable[[str], Awaitable[bool]]:
         try:
             await guard.check(url)
         except AgentEnvError as error:
-            raise a2a_error(error) from None
+            raise InvalidParamsError(error.message, data={EXTENSION: error.to_wire()}) from None
         return True
 
     return check
