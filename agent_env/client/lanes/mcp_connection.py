@@ -72,13 +72,20 @@ class Connection:
         """Returns when it is open; raises why it could not be opened."""
         await asyncio.shield(self._ready)
 
-    def close(self) -> None:
-        """Closes it; calls that still wait fail."""
-        self._end.set()
+    @property
+    def opened(self) -> bool:
+        """Tells whether it is open, or was."""
+        return self._ready.done() and self._ready.exception() is None
 
-    async def closed(self) -> None:
-        """Closes it and returns when nothing of it is left."""
-        self.close()
+    def close(self) -> None:
+        """Closes it, or stops opening it; calls that still wait fail."""
+        if self.opened:
+            self._end.set()
+        else:
+            self._task.cancel()
+
+    async def ended(self) -> None:
+        """Returns when nothing of it is left."""
         await asyncio.wait({self._task})
 
     @property
@@ -240,9 +247,10 @@ class Pool:
         connection.users -= 1
         if connection.users:
             return
-        if connection is self._shared:
+        if connection is self._shared and connection.opened:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._close_unused, connection)
         else:
+            self.forget(connection)
             connection.close()
 
     def forget(self, connection: Connection) -> None:
@@ -253,7 +261,8 @@ class Pool:
     async def aclose(self) -> None:
         """Closes the shared connection."""
         if self._shared is not None:
-            await self._shared.closed()
+            self._shared.close()
+            await self._shared.ended()
 
     def _close_unused(self, connection: Connection) -> None:
         if not connection.users:

@@ -39,7 +39,7 @@ async def perform(
         on_message: OnMessage | None = None
         if on_event is not None:
             meta[EVENTS_KEY] = True
-            on_message = _decoder(on_event, connection.where)
+            on_message = decoder(on_event, connection.where)
         params = types.CallToolRequestParams(name=name, arguments=fields, _meta=cast(Any, meta))
         # Not `call_tool`, which checks every answer against its schema once more: this side reads it with care anyway.
         result = await connection.ask(
@@ -74,12 +74,14 @@ def _headers(arguments: Mapping[str, Any], outgoing: Outgoing) -> dict[str, str]
     return headers
 
 
-def _decoder(on_event: OnEvent, where: str) -> OnMessage:
+def decoder(on_event: OnEvent, where: str) -> OnMessage:
     async def on_message(message: str) -> None:
         try:
             wire = json.loads(message)
         except ValueError:
-            raise ProtocolError(f"{where} sent the progress {message!r:.100}, which is no event") from None
+            wire = None
+        if not isinstance(wire, dict):
+            raise ProtocolError(f"{where} sent the progress {message!r:.100}, which is no event")
         await on_event(decode_event(wire))
 
     return on_message

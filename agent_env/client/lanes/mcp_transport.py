@@ -44,6 +44,8 @@ _REFUSALS: Final[Mapping[int, tuple[type[AgentEnvError], str]]] = {
 }
 """Statuses that say the same whichever version of the protocol a server speaks."""
 
+GOODBYE_SECONDS: Final = 5.0
+
 _call_headers: ContextVar[Mapping[str, str] | None] = ContextVar("agent_env_mcp_headers", default=None)
 
 
@@ -93,7 +95,11 @@ async def _send(request: httpx2.Request) -> httpx2.Response:
             data=await request.aread() or None,
             headers=headers,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(
+                # Saying goodbye (DELETE) is a courtesy; a server that does not listen must not hold it up.
+                total=GOODBYE_SECONDS if request.method == "DELETE" else None,
+                sock_connect=CONNECT_SECONDS,
+            ),
         )
         kept = [(name, value) for name, value in response.headers.items() if name.lower() not in _BODY_HEADERS]
         if response.status == 200 and response.content_type == "text/event-stream":
