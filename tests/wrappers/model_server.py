@@ -13,6 +13,7 @@ It speaks chat completions over a real socket, streamed or whole. What it says i
 | has `cut` | a reply with finish_reason `length` |
 | has `garbage` | what is no chat completion |
 | has `think` | a reply after some reasoning |
+| begins with `say ` | the rest of it, word for word |
 
 Under `/words/<word>/v1` each reply begins with the word.
 """
@@ -139,6 +140,8 @@ def reply(body: dict[str, Any], said: list[str], word: str) -> tuple[dict[str, A
         if name in offered:
             calls = [tool_call(offered[name], f"call_{len(body['messages'])}_{index}") for index in range(times)]
             return {"role": "assistant", "content": None, "tool_calls": calls}, "tool_calls"
+    if said[-1].startswith("say "):
+        return {"role": "assistant", "content": said[-1].removeprefix("say ")}, "stop"
     return {"role": "assistant", "content": count}, "length" if "cut" in said[-1] else "stop"
 
 

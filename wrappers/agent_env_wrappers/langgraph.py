@@ -12,7 +12,6 @@ import copy
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from uuid import uuid4
 
@@ -32,19 +31,18 @@ from agent_env_wrappers.contract import (
 from agent_env_wrappers.failures import failure
 from agent_env_wrappers.kinds import is_kind
 from agent_env_wrappers.langgraph_questions import ask_next, questions, resumption, take_answer
-from agent_env_wrappers.langgraph_stream import Reader, text_of
+from agent_env_wrappers.langgraph_shape import Shape
+from agent_env_wrappers.langgraph_stream import Reader, apart
 from agent_env_wrappers.langgraph_threads import copy_thread, head
 from agent_env_wrappers.openai_client_hook import Routed, current_route, install, routed
-from agent_env_wrappers.parameters import MESSAGE
 from agent_env_wrappers.parts import refuse_files
 from agent_env_wrappers.peers import ask
-from agent_env_wrappers.replies import ending, to_json
+from agent_env_wrappers.replies import to_json
 from agent_env_wrappers.versions import installed
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
-REPLY = ("answer", "reply", "response", "output", "result", "text")
 MODES = ["messages", "updates", "values"]
 
 
@@ -60,7 +58,7 @@ class LangGraphWrapper:
         self._graph = graph
         self._context = context
         self._saver: Any = graph.checkpointer if hasattr(graph.checkpointer, "aget_tuple") else None
-        self._shape = _Shape.of(graph)
+        self._shape = Shape.of(graph)
 
     @classmethod
     def match(cls, agent: object) -> int:
@@ -116,11 +114,11 @@ class LangGraphWrapper:
         else:
             refuse_answers(turn)
             given = self._shape.given(turn.message.prompt, memory)
-        with routed(turn.model) as route:
+        with routed(turn.model) as route, apart():
             try:
                 reader = Reader(route)
-                thread = memory.get("thread") or uuid4().hex
-                config = await self._config(turn, thread, memory.get("checkpoint"), reader)
+                place = await self._place(memory)
+                config = _config(turn, place, reader)
                 stream: Any = self._graph.astream(
                     given, config, context=self._context, stream_mode=MODES, subgraphs=True
                 )
@@ -129,7 +127,7 @@ class LangGraphWrapper:
                         for event in reader.read(namespace, mode, item):
                             yield event
                             _hold(route)
-                yield await self._end(reader, thread)
+                yield await self._end(reader, place)
             except Exception as error:
                 raise failure(error) from error
 
@@ -137,43 +135,47 @@ class LangGraphWrapper:
         """Copies a conversation: its thread with all checkpoints, or the value."""
         forked = copy.deepcopy(state)
         if self._saver is not None and state is not None:
-            forked["thread"] = uuid4().hex
+            forked |= {"thread": uuid4().hex, "left": []}
             await copy_thread(self._saver, state["thread"], forked["thread"])
         return forked
 
     async def release(self, state: Any) -> None:
-        """Deletes the conversation's thread from the checkpointer."""
+        """Deletes the conversation's threads from the checkpointer."""
         if self._saver is not None and state is not None:
-            await self._saver.adelete_thread(state["thread"])
+            for thread in (state["thread"], *state["left"]):
+                await self._saver.adelete_thread(thread)
 
     async def aclose(self) -> None:
         """Frees nothing: the graph and its checkpointer are the user's."""
 
-    async def _config(self, turn: Turn, thread: str, checkpoint: str | None, reader: Reader) -> dict[str, Any]:
-        """The run's configuration; a thread that has moved on without a committed turn is taken back."""
-        configurable: dict[str, Any] = {}
-        if self._saver is not None:
-            configurable["thread_id"] = thread
-            if checkpoint is not None:
-                latest = await head(self._saver, thread)
-                if latest is None:
-                    raise AgentError(
-                        "the graph's checkpointer does not know this conversation; in a factory, make the "
-                        "checkpointer outside of it",
-                        kind="framework",
-                    )
-                if latest != checkpoint:
-                    configurable["checkpoint_id"] = checkpoint
-        config: dict[str, Any] = {"configurable": configurable, "callbacks": [reader.watch]}
-        if turn.limits.steps is not None:
-            # A step of an agent is a model request; a graph counts the tools' node between two of them as well.
-            config["recursion_limit"] = 2 * turn.limits.steps
-        return config
+    async def _place(self, memory: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the turn runs: the thread, the checkpoint to go on from if it is not the latest, and threads left.
 
-    async def _end(self, reader: Reader, thread: str) -> Done | Interrupt:
+        A thread that has moved on in a turn that was not committed is taken back by naming the checkpoint. An answer
+        is played on a copy: the checkpointer keeps an answer with the checkpoint of its question, so that one of a
+        cancelled turn would be there for ever.
+        """
+        if self._saver is None:
+            return {}
+        thread, left = memory.get("thread") or uuid4().hex, list(memory.get("left", ()))
+        latest = await head(self._saver, thread)
+        if memory and latest is None:
+            raise AgentError(
+                "the graph's checkpointer does not know this conversation; in a factory, make the checkpointer "
+                "outside of it",
+                kind="framework",
+            )
+        if memory.get("questions"):
+            left.append(thread)
+            thread = uuid4().hex
+            await copy_thread(self._saver, left[-1], thread)
+        moved = memory and latest != memory["checkpoint"]
+        return {"thread": thread, "checkpoint": memory["checkpoint"] if moved else None, "left": left}
+
+    async def _end(self, reader: Reader, place: Mapping[str, Any]) -> Done | Interrupt:
         state: dict[str, Any] | None = None
         if self._saver is not None:
-            state = {"thread": thread, "checkpoint": await head(self._saver, thread)}
+            state = {**place, "checkpoint": await head(self._saver, place["thread"])}
         if reader.interrupts is not None:
             if state is None:
                 raise WrapError(
@@ -191,53 +193,17 @@ class LangGraphWrapper:
         return Done(text, data=data, state=state, usage=reader.usage, stop=reader.stop)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a graph takes: a state with `messages`, a state with one text under `key`, or (None) a text itself."""
-
-    key: str | None
-
-    @classmethod
-    def of(cls, graph: Any) -> _Shape:
-        """Reads the graph's input schema; raises `WrapError` when no message can be put into it."""
-        schema: Mapping[str, Any] = graph.get_input_jsonschema()
-        properties: Mapping[str, Any] = schema.get("properties", {})
-        if "messages" in properties:
-            return cls("messages")
-        if not properties and schema.get("type", "string") == "string":
-            return cls(None)
-        named = [name for name in MESSAGE if name in properties]
-        if not named:
-            takes = ", ".join(properties) or schema.get("type")
-            raise WrapError(
-                f"the graph takes {takes}, and a message goes into one of messages, {', '.join(MESSAGE)}; give its "
-                "input schema such a key, or hand over a function around it"
-            )
-        return cls(named[0])
-
-    def given(self, prompt: str, memory: Mapping[str, Any]) -> Any:
-        """The input of a run: the message, after the earlier ones where the conversation is a value."""
-        if self.key is None:
-            return prompt
-        if self.key != "messages":
-            return {self.key: prompt}
-        from langchain_core.messages import HumanMessage, messages_from_dict
-
-        return {"messages": [*messages_from_dict(memory.get("messages", [])), HumanMessage(prompt)]}
-
-    def reply(self, values: Any) -> tuple[str, Any]:
-        """The text and the data of a run's result."""
-        if self.key == "messages" and isinstance(values, Mapping):
-            last = values["messages"][-1]
-            if last.type == "human":
-                raise AgentError("the graph ended without a reply to the message", kind="framework")
-            answer = values.get("structured_response")
-            return text_of(last), None if answer is None else to_json(answer)
-        done = ending(values)
-        assert isinstance(done, Done)
-        data: Any = done.data
-        named = [data[name] for name in REPLY if isinstance(data.get(name), str)] if isinstance(data, dict) else []
-        return named[0] if named else done.text, data
+def _config(turn: Turn, place: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+    configurable: dict[str, Any] = {}
+    if place:
+        configurable["thread_id"] = place["thread"]
+        if place["checkpoint"] is not None:
+            configurable["checkpoint_id"] = place["checkpoint"]
+    config: dict[str, Any] = {"configurable": configurable, "callbacks": [reader.watch]}
+    if turn.limits.steps is not None:
+        # A step of an agent is a model request; a graph counts the tools' node between two of them as well.
+        config["recursion_limit"] = 2 * turn.limits.steps
+    return config
 
 
 def as_tool(peer: PeerTool) -> BaseTool:
@@ -245,7 +211,8 @@ def as_tool(peer: PeerTool) -> BaseTool:
     from langchain_core.tools import StructuredTool, ToolException
 
     async def call(**arguments: Any) -> str:
-        reply = await ask(peer, arguments)
+        with apart():
+            reply = await ask(peer, arguments)
         if reply.is_error:
             raise ToolException(reply.text)
         return reply.text

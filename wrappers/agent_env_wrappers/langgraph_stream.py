@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from agent_env_wrappers.contract import Event, ModelCall, StopReason, TextDelta, ToolCall, ToolReturn, Usage, WrapError
@@ -76,6 +77,23 @@ def text_of(message: Any) -> str:
     """The text of a LangChain message, which may be made of blocks."""
     text = message.text
     return str(text) if isinstance(text, str) else str(text())
+
+
+@contextmanager
+def apart() -> Generator[None]:
+    """Runs a graph for itself, also where another graph's tool calls it.
+
+    Otherwise it would take itself for a subgraph of that graph: it would stream into it and write its checkpoints.
+    """
+    from langchain_core.runnables.config import var_child_runnable_config
+
+    token = var_child_runnable_config.set(None)
+    try:
+        yield
+    finally:
+        # A turn that was dropped is closed in another context, where there is nothing to put back.
+        with suppress(ValueError):
+            var_child_runnable_config.reset(token)
 
 
 def _messages(update: Any) -> Iterator[Any]:

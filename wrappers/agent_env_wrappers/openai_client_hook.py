@@ -109,7 +109,8 @@ class _BuildRequest:
         request.url = type(request.url)(route.base_url.rstrip("/") + CHAT)
         headers = {name: value for name, value in request.headers.items() if name.lower() in KEPT}
         headers["host"] = request.url.netloc.decode("ascii")
-        headers["authorization"] = f"Bearer {route.api_key}"
+        if route.api_key:
+            headers["authorization"] = f"Bearer {route.api_key}"
         request.headers = type(request.headers)({**headers, **route.headers})
         turn.requests += 1
         return request

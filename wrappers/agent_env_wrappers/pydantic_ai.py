@@ -68,7 +68,7 @@ class PydanticAIWrapper:
             streaming=True,
             tool_events=True,
             usage=True,
-            interrupts=True,
+            interrupts=self._may_defer(),
             state="value",
             fork=True,
             tools="turn",
@@ -132,13 +132,23 @@ class PydanticAIWrapper:
             options["model"] = self._model(turn.model)
         if turn.limits.steps is not None:
             options["usage_limits"] = UsageLimits(request_limit=turn.limits.steps)
-        output: Any = self._agent.output_type
-        outputs = list(output) if isinstance(output, list | tuple) else [output]
-        # A tool that needs approval fails the run unless the run may end with the request for it. An agent with
-        # output validators takes no other output than its own, so it has to list the request itself.
-        if DeferredToolRequests not in outputs and not getattr(self._agent, "_output_validators", ()):
+        outputs = self._outputs()
+        if DeferredToolRequests not in outputs and self._may_defer():
             options["output_type"] = [*outputs, DeferredToolRequests]
         return options
+
+    def _outputs(self) -> list[Any]:
+        output: Any = self._agent.output_type
+        return list(output) if isinstance(output, list | tuple) else [output]
+
+    def _may_defer(self) -> bool:
+        """Whether a run may end with the request for an approval; else a tool that needs one fails the run.
+
+        An agent with output validators takes no other output types than its own, so it has to list the request.
+        """
+        from pydantic_ai import DeferredToolRequests
+
+        return DeferredToolRequests in self._outputs() or not getattr(self._agent, "_output_validators", ())
 
     def _model(self, route: ModelRoute) -> Model:
         from pydantic_ai.models.openai import OpenAIChatModel
