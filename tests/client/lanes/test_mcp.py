@@ -200,6 +200,26 @@ async def test_every_event_arrives_in_order_before_the_answer() -> None:
             await lane.aclose()
 
 
+async def test_a_big_answer_arrives_whole_beside_its_events() -> None:
+    async def long(message: str) -> AsyncIterator[str]:
+        for _ in range(3):
+            yield message * 100_000
+
+    heard: list[Event] = []
+
+    async def on_event(event: Event) -> None:
+        heard.append(event)
+
+    async with AgentEnvironment(long, name="long", hub=False).serving() as server:
+        with anyio.fail_after(20):
+            lane = McpLane(f"{server.url}/mcp")
+            call = {"name": "chat", "arguments": {"message": "abcdefgh"}}
+            answer = await lane.perform("call_tool", call, outgoing(), on_event)
+            assert answer["text"] == "abcdefgh" * 300_000
+            assert heard == [TextDelta("abcdefgh" * 100_000)] * 3
+            await lane.aclose()
+
+
 async def test_errors_are_raised_as_the_class_that_the_other_side_raised() -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("call_tool", {"name": "nothing"}),
@@ -310,6 +330,8 @@ async def test_the_run_and_the_session_travel_as_headers_of_their_own_call_alone
     def plain(message: str) -> str:
         return message
 
+    async def on_event(event: Event) -> None: ...
+
     env = AgentEnvironment(plain, name="plain", hub=False)
     requests = Requests(env.app(local=True))
     # A run without a seat of the callee's own: nothing is to be recorded anywhere.
@@ -318,7 +340,7 @@ async def test_the_run_and_the_session_travel_as_headers_of_their_own_call_alone
         with anyio.fail_after(20):
             lane = McpLane(url)
             call = {"name": "chat", "arguments": {"message": "hi"}}
-            opened = await lane.perform("call_tool", call, Outgoing(CallContext().within(20), run))
+            opened = await lane.perform("call_tool", call, Outgoing(CallContext().within(20), run), on_event)
             assert decode_run(requests.headers[-1]["agent-env-run"]) == run
             # Whatever else the connection sent when that call opened it, it sent without the run.
             assert ["agent-env-run" in headers for headers in requests.headers] == [False, False, True]

@@ -17,7 +17,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from agent_env import AgentEnvironment, Limits
-from agent_env.context import RUN_HEADER, Principal, Route, Run, encode_run
+from agent_env.client.lanes.contract import Outgoing
+from agent_env.client.lanes.mcp import McpLane
+from agent_env.context import RUN_HEADER, CallContext, Principal, Route, Run, encode_run
 from agent_env.errors import ConfigurationError
 from agent_env.net import OutwardGuard, Tokens
 from agent_env.serving.access import Access
@@ -273,6 +275,12 @@ async def test_the_session_id_is_mirrored_into_a_header_only_where_the_owner_wan
         async with hosted(mirror_session_id=True) as url:
             await talk(url)
             assert seen[-2] == seen[-1]
+            lane, now = McpLane(url), Outgoing(CallContext().within(20))
+            call = {"name": "chat", "arguments": {"message": "hi"}}
+            opened = await lane.perform("call_tool", call, now)
+            again = await lane.perform("call_tool", {**call, "session_id": opened["session_id"]}, now)
+            assert again["text"] == "2: hi"
+            await lane.aclose()
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
