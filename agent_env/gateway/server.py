@@ -6,41 +6,22 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import sys
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
-import uvicorn
-
-from agent_env.errors import ConfigurationError, LaunchFailed
+from agent_env.errors import LaunchFailed
 from agent_env.net import bound_url, listen
+from agent_env.net.serving import served
 
 ADMIN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
 """The environment variable that hands a gateway process its admin token."""
 
 _LAUNCH_SECONDS = 30.0
 _STOP_SECONDS = 5.0
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves the program's signals alone and tells when it is ready."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
 
 @asynccontextmanager
@@ -50,38 +31,8 @@ async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncG
     Raises `ConfigurationError` when the port is taken.
     """
     listener = listen(host, port)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            interface="asgi3",
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            # Longer than the shared client keeps a connection, so that it never uses one that is being closed.
-            timeout_keep_alive=60,
-            timeout_graceful_shutdown=1,
-        )
-    )
-    # A task and no task group: what the block raises must reach the caller as it is.
-    serving = asyncio.ensure_future(server.serve([listener]))
-    ready = asyncio.ensure_future(server.ready.wait())
-    try:
-        await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
-            await serving
-            raise ConfigurationError("the server ended before it was ready; its log has the reason")
+    async with served(app, listener, lifespan=False, stop_seconds=1):
         yield bound_url(listener)
-    finally:
-        ready.cancel()
-        server.should_exit = True
-        with anyio.CancelScope(shield=True):
-            await serving
-        listener.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
         raise ConfigurationError(f"the port {port!r} is not one of 0 to 65535; port 0 takes a free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )[0]
     except OSError as error:
         raise ConfigurationError(
@@ -50,7 +50,7 @@ def bound_url(listener: socket.socket) -> str:
 
 def _remedy(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"the port {port} of {host} is taken by another program; choose another, or port 0 for a free one"
+        return f"the port {port} of {host} is taken by another program; choose another port, or 0 for a free one"
     if error.errno == errno.EACCES:
         return f"the port {port} of {host} is not allowed to this user; choose one above 1023, or port 0 for a free one"
     return f"the host {host!r} is not an address of this machine ({error.strerror}); bind to 127.0.0.1 or to 0.0.0.0"

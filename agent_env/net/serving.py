@@ -1,0 +1,104 @@
+"""Serving an ASGI app inside a program: from a listening socket to a bounded end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+
+from agent_env.errors import ConfigurationError
+
+log = logging.getLogger("agent_env.net")
+
+KEEP_ALIVE_SECONDS = 60
+"""How long an idle connection is kept: longer than the shared client keeps one, so that it never uses a closing one."""
+
+LIFESPAN_SECONDS = 15.0
+"""How long an app may take to end, once its last request has ended, before it is left behind."""
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the program's signals alone and tells when it is ready."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def run_on(self, listener: socket.socket) -> None:
+        """Serves until it is told to stop; raises `ConfigurationError` when the app did not start."""
+        try:
+            await self.serve([listener])
+        except SystemExit:
+            # It is for a program of its own; in ours it would end the event loop of everybody.
+            pass
+        if not self.ready.is_set():
+            raise ConfigurationError("the app did not start; the log of the program has the reason")
+
+
+@asynccontextmanager
+async def served(
+    app: Any,
+    listener: socket.socket,
+    *,
+    lifespan: bool = True,
+    max_frame_bytes: int | None = None,
+    stop_seconds: int = 5,
+) -> AsyncGenerator[None, None]:
+    """Serves an ASGI app on a listening socket (see `listen`) while the block runs, and closes the socket.
+
+    `lifespan` runs the app's startup and shutdown. Without `max_frame_bytes` there are no WebSockets. At the end
+    requests have `stop_seconds` to finish and are then cancelled. Raises `ConfigurationError` when the app's startup
+    fails. Logging and signals stay as the program has them, and headers of proxies are left to the app.
+    """
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            interface="asgi3",
+            http="httptools",
+            ws="none" if max_frame_bytes is None else "auto",
+            ws_max_size=max_frame_bytes or 0,
+            ws_per_message_deflate=False,
+            lifespan="on" if lifespan else "off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=stop_seconds,
+        )
+    )
+    # A task and no task group: what the block raises must reach the caller as it is.
+    serving = asyncio.ensure_future(server.run_on(listener))
+    ready = asyncio.ensure_future(server.ready.wait())
+    try:
+        await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await serving
+        yield
+    finally:
+        ready.cancel()
+        server.should_exit = True
+        with anyio.CancelScope(shield=True):
+            done, _ = await asyncio.wait({serving}, timeout=stop_seconds + LIFESPAN_SECONDS)
+            if not done:
+                log.error("an app did not end within %g s of its last request; it is left behind", LIFESPAN_SECONDS)
+                serving.cancel()
+                await asyncio.wait({serving}, timeout=1.0)
+        listener.close()
+        if done and not serving.cancelled() and (error := serving.exception()) is not None:
+            raise error
