@@ -47,7 +47,7 @@ async def call(
     try:
         result = await lane.perform(verb, arguments, outgoing, on_event)
         status = "ok"
-        left = result.get("calls_left")
+        left = _fact(result, "calls_left")
         return result
     except AgentEnvError as caught:
         error, status = caught, caught.code
@@ -66,7 +66,7 @@ async def call(
                 "caller_call_id": frame.call_id or None,
                 "callee": callee,
                 "callee_seat": seat,
-                "callee_call_id": None if result is None else result.get("call_id"),
+                "callee_call_id": None if result is None else _fact(result, "call_id"),
                 "protocol": lane.name,
                 "request": _said(verb, arguments),
                 "reply": None if result is None else _answered(result),
@@ -88,6 +88,11 @@ def _run(frame: Frame, seat: str | None) -> Run | None:
 async def _nothing(frame: Frame) -> Any:
     # Verbs that make no turn spend nothing, and may make no calls either.
     return await Budget(None if frame.budget.left is None else 1).take()
+
+
+def _fact(result: Mapping[str, Any], name: str) -> Any:
+    """A fact about the call: beside a tool's answer, and in the `info` of a step."""
+    return result[name] if name in result else result.get("info", {}).get(name)
 
 
 def _said(verb: str, arguments: Mapping[str, Any]) -> Any:

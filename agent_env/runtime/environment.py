@@ -138,6 +138,7 @@ class Runtime:
                 "interrupt": result.interrupt,
                 "call_id": result.call_id,
                 "turn": turns,
+                "calls_left": result.calls_left,
             },
             result.session_id,
         )
@@ -317,8 +318,13 @@ def _tool(declared: Declared) -> dict[str, Any]:
         "description": declared.description,
         "inputSchema": declared.parameters,
     }
-    if declared.output is not None and declared.output.get("type") == "object":
-        tool["outputSchema"] = declared.output
+    output = declared.output
+    if output is not None and "$ref" in output:
+        # A recursive model's schema is a reference; MCP wants to read at the root that it is an object.
+        target = output.get("$defs", {}).get(str(output["$ref"]).rpartition("/")[2], {})
+        output = {"type": target.get("type"), **output}
+    if output is not None and output.get("type") == "object":
+        tool["outputSchema"] = output
     return tool
 
 
