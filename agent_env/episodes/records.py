@@ -110,8 +110,9 @@ class CallRecord:
     """One call of a model through the gateway, the source of training rows.
 
     `parent_call_id` is the turn that made it. `request` is the body as the agent sent it; `response` is the answer in
-    its non-streaming form. What rows are cut from is taken out of the answer: `prompt_token_ids`, and of its first
-    choice `token_ids` and `logprobs` (one a sampled token). They are None where the upstream gives none.
+    its non-streaming form, without what the record has a field for: `usage`, `policy_version`, `prompt_token_ids`,
+    and of its first choice `token_ids` and `logprobs` (one a sampled token). These are None where the upstream gives
+    none.
     """
 
     kind: ClassVar[str] = "model"

@@ -16,13 +16,13 @@ def ask_for_tokens(body: dict[str, Any]) -> None:
 
 
 def capture(record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
-    """Fills a record from a chat completion, whose token fields it takes out.
+    """Fills a record from a chat completion, out of which it takes what the record has a field for.
 
     `keep_logprobs` leaves the logprobs in the answer as well: the agent asked for them itself.
     """
     record.response = response
-    record.usage = response.get("usage")
-    record.policy_version = response.get("policy_version")
+    record.usage = response.pop("usage", None)
+    record.policy_version = response.pop("policy_version", None)
     prompt = response.pop("prompt_token_ids", None)
     choices = response.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 ADMIN = "admin-token"
 COMPLETION: dict[str, Any] = json.loads((Path(__file__).parent / "completion.json").read_text())
+TAKEN = ("prompt_token_ids", "policy_version", "usage", "choices")
 Upstream = Any
 """The model server of the fixture `upstream`."""
 Chat = Callable[..., Awaitable[Any]]
@@ -53,7 +54,7 @@ async def test_a_record_has_what_rows_are_cut_from_and_each_thing_once(
     await chat(seen, body, call_id="turn-1")
     (record,) = await records(run)
     assert record.pop("started") > 1_500_000_000 and 0 < record.pop("seconds") < 10 and len(record.pop("call_id")) == 16
-    kept = {key: value for key, value in COMPLETION.items() if key not in ("prompt_token_ids", "choices")}
+    kept = {key: value for key, value in COMPLETION.items() if key not in TAKEN}
     choice = {"index": 0, "message": {"role": "assistant", "content": "zip zap"}, "finish_reason": "stop"}
     assert record == {
         "kind": "model",
