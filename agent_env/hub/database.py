@@ -162,10 +162,19 @@ def _on_begin(connection: Connection) -> None:
 
 
 async def _bring_up_to_date(engine: AsyncEngine) -> None:
+    if await _version(engine) == VERSION:
+        return
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(migrate)
+    except DBAPIError:
+        # Two processes may do it at once, and not every database makes the second wait; the first has done it then.
+        if await _version(engine) != VERSION:
+            raise
+
+
+async def _version(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         await connection.execution_options(**{_WRITE: False})
         async with connection.begin():
-            if await connection.run_sync(version_of) == VERSION:
-                return
-    async with engine.begin() as connection:
-        await connection.run_sync(migrate)
+            return await connection.run_sync(version_of)

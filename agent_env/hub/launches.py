@@ -8,16 +8,16 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agent_env.hub.records import LaunchClaim
-from agent_env.hub.schema import launches
+from agent_env.hub.schema import feed, launches
 
 
 async def claim(
     connection: AsyncConnection, release: str, seconds: float, after: str | None, now: float
 ) -> LaunchClaim:
     """Grants the claim unless somebody holds it, or unless the claim `after`, which the asker waited for, failed."""
-    held = (
-        await connection.execute(select(launches).where(launches.c.release == release).with_for_update())
-    ).one_or_none()
+    # There may be no row of this release to lock, so all that claim take turns at the one row there is.
+    await connection.execute(select(feed.c.id).with_for_update())
+    held = (await connection.execute(select(launches).where(launches.c.release == release))).one_or_none()
     if held is not None:
         if not held.ended and held.expires > now:
             return LaunchClaim(held.id, granted=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,10 +12,12 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
+from sqlalchemy import text
 
 from agent_env.hub import Hub, locate
 from agent_env.hub.app import hub_app
 from agent_env.hub.local import LocalHub
+from agent_env.hub.schema import metadata
 from agent_env.net import Tokens, bound_url, listen
 from agent_env_cards import EnvironmentCard
 
@@ -79,11 +82,40 @@ def served(file: Path, clock: Clock) -> Served:
     return serve
 
 
-@pytest.fixture(params=["file", "url"])
+_DATABASE = os.environ.get("AGENT_ENV_TEST_DATABASE")
+"""The SQLAlchemy URL of a database server, if the machine has one: the same tests run over it, and empty it."""
+
+_SERVER = ["server"] if _DATABASE else []
+
+
+async def empty(hub: Hub) -> None:
+    assert isinstance(hub, LocalHub)
+    async with hub._database.write() as connection:
+        await connection.run_sync(metadata.drop_all)
+        await connection.execute(text("DROP TABLE schema_version"))
+
+
+@pytest.fixture(params=["file", "url", *_SERVER])
 async def hub(request: pytest.FixtureRequest, file: Path, clock: Clock, served: Served) -> AsyncGenerator[Hub, None]:
     if request.param == "file":
         async with Hub.open(file, clock=clock, rng=random.Random(0)) as hub:
             yield hub
-    else:
+    elif request.param == "url":
         async with served() as url, Hub.open(url, rng=random.Random(0)) as hub:
             yield hub
+    else:
+        async with Hub.open(_DATABASE, clock=clock, rng=random.Random(0)) as hub:
+            yield hub
+            await empty(hub)
+
+
+@pytest.fixture(params=["file", *_SERVER])
+async def target(request: pytest.FixtureRequest, file: Path) -> AsyncGenerator[str, None]:
+    """A database that does not exist yet, as another process would be told of it."""
+    if request.param == "file":
+        yield str(file)
+    else:
+        assert _DATABASE is not None
+        yield _DATABASE
+        async with Hub.open(_DATABASE) as hub:
+            await empty(hub)

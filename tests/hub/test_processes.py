@@ -1,18 +1,15 @@
-"""Many processes over one file at the same time."""
+"""Many processes over one database at the same time."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from agent_env.hub import Hub
-from agent_env_cards import EnvironmentCard
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +21,7 @@ from agent_env_cards import EnvironmentCard
 
 async def main(file, me):
     won = []
-    async with Hub.open(file) as hub:
+    async with Hub.open(target) as hub:
         shared = EnvironmentCard(name="shared", version="1.0.0", description="The same everywhere.")
         lease = await hub.register(shared, f"http://127.0.0.1:{me + 1}")
         for number in range(25):
@@ -42,14 +39,12 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-async def test_processes_that_publish_and_renew_at_once_agree(
-    file: Path, make_card: Callable[..., EnvironmentCard]
-) -> None:
-    # The file does not exist before, so they also race to make it and to bring it up to date.
+async def test_processes_that_publish_and_renew_at_once_agree(target: str) -> None:
+    # The database does not exist before, so they also race to make it and to bring it up to date.
     answers: list[dict[str, Any]] = [{} for _ in range(4)]
 
     async def work(number: int) -> None:
-        finished = await anyio.run_process([sys.executable, "-c", _WORKER, str(file), str(number)])
+        finished = await anyio.run_process([sys.executable, "-c", _WORKER, target, str(number)])
         answers[number] = json.loads(finished.stdout)
 
     with anyio.fail_after(50):
@@ -59,7 +54,7 @@ async def test_processes_that_publish_and_renew_at_once_agree(
     won = [version for answer in answers for version in answer["won"]]
     assert sorted(won) == sorted(f"1.{number}.0" for number in range(25))
     assert [answer["claimed"] for answer in answers].count(True) == 1
-    async with Hub.open(file) as hub:
+    async with Hub.open(target) as hub:
         changes = await hub.changes()
         assert changes.sequence == 26 and len(changes.releases) == 26
         for number, answer in enumerate(answers):
