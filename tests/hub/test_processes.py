@@ -19,7 +19,7 @@ from agent_env.errors import ReleaseConflict
 from agent_env.hub import Hub
 from agent_env_cards import EnvironmentCard
 
-async def main(file, me):
+async def main(target, me):
     won = []
     async with Hub.open(target) as hub:
         shared = EnvironmentCard(name="shared", version="1.0.0", description="The same everywhere.")
