@@ -40,6 +40,12 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 ESCAPED: Final = 3
 """How many times as long JSON may make a text: two bytes become six in `\\u00e9`."""
 
+ENVELOPE_BYTES: Final = 64 * 1024
+"""What a request may have around its message."""
+
+FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
+"""What a page may post to any address without asking first (Fetch standard, CORS-safelisted request-header)."""
+
 _RUN = RUN_HEADER.lower()
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -62,11 +68,11 @@ class Post:
         """
         headers = read_headers(scope)
         principal = admit(site, scope, headers)
-        limit = ESCAPED * site.runtime.definition.limits.max_message_bytes
+        limit = ESCAPED * site.runtime.definition.limits.max_message_bytes + ENVELOPE_BYTES
         content = await _body(receive, headers, limit)
-        # Browsers post forms of any page to any address without asking; none of them can say that it is JSON.
-        declared = headers.get("content-type")
-        if (content or declared is not None) and not _is_json(declared):
+        declared = headers.get("content-type", "")
+        kind = declared.partition(";")[0].strip().lower()
+        if kind in FORMS or (content and not _is_json(kind)):
             raise UnsupportedContent(
                 f"the body must be JSON, with the header `Content-Type: application/json`, not {declared!r}"
             )
@@ -125,8 +131,7 @@ async def _body(receive: Receive, headers: Mapping[str, str], limit: int) -> byt
     return content
 
 
-def _is_json(content_type: str | None) -> bool:
-    kind = (content_type or "").partition(";")[0].strip().lower()
+def _is_json(kind: str) -> bool:
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
