@@ -13,10 +13,12 @@ from agent_env import Need, Skill, serve_agent_as_env
 from agent_env.net import post_json
 from agent_env_wrappers.contract import ModelRoute
 
-OBJECTS = "apple boat car drum eagle fish goat hat".split()
-CODES = "zip zap zop bim bam bom dak dek dok lum lam lom".split()
+OBJECTS = ["apple", "boat", "car", "drum", "eagle", "fish", "goat", "hat"]
+CODES = ["zip", "zap", "zop", "bim", "bam", "bom", "dak", "dek", "dok", "lum", "lam", "lom"]
 
-SENDER_TASK = f"You see one of: {', '.join(OBJECTS)}. Tell your partner which with one of: {', '.join(CODES)}. One word."
+SENDER_TASK = (
+    f"You see one of: {', '.join(OBJECTS)}. Tell your partner which with one of: {', '.join(CODES)}. One word."
+)
 RECEIVER_TASK = f"Your partner saw one of: {', '.join(OBJECTS)} and said one of: {', '.join(CODES)}. Name it. One word."
 
 # The tiny models of this example know these words and nothing else; a model that reads English gets the task as well.

@@ -1,4 +1,4 @@
-"""Trains the sender and the receiver together, and each alone, through served agents: `python train.py`.
+"""Trains the two agents together, each alone, and neither, through their served environments: `python train.py`.
 
 Four processes: both agents, the gateway, and this one, which holds the policies, serves them, plays and updates.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import os
 import random
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import uvloop
@@ -38,26 +40,17 @@ from agent_env.training import (
 )
 from agent_env.training.progress import RolloutProgress
 
-HERE = Path(__file__).parent
 SENDER = "signal-sender@1.0.0"
-ARMS = {"both": ("sender", "receiver"), "A only": ("sender",), "B only": ("receiver",), "none": ()}
-TASKS, GROUP, EVALUATED = 32, 8, 1000
-HABIT = 0.3  # how often a fresh policy follows the one convention that both half know
-
-
-@dataclass
-class Result:
-    """One training run: its curve, and the mean reward of 1,000 fresh episodes, sampled and greedy."""
-
-    arm: str
-    seed: int
-    curve: list[float] = field(default_factory=list)
-    before: tuple[float, float] = (0.0, 0.0)
-    after: tuple[float, float] = (0.0, 0.0)
+SEATS = ("sender", "receiver")
+ARMS = {"both": SEATS, "A": ("sender",), "B": ("receiver",), "none": ()}
+NAMES = {"both": "both learn", "A": "only A", "B": "only B", "none": "neither"}
+TASKS, GROUP = 32, 8
+HABIT = 0.3  # how often a fresh policy follows the convention that both have seen a little of
+CHANCE = 1 / len(OBJECTS)
 
 
 async def play(obj: str) -> str:
-    """One episode: the object goes to the sender in a session of its own; whom the sender asks is its own matter."""
+    """One episode: the object goes to A in a session of its own; whom A asks is A's own matter."""
     async with Environment(SENDER, seat="sender") as sender:
         return (await sender.call_tool("chat", {"message": obj})).text
 
@@ -67,74 +60,84 @@ def score(episode: Episode) -> None:
     episode.score("named", float(episode.info["result"] == episode.task))
 
 
-class Trainer:
-    """Plays and trains one run after another against the same served agents."""
+@dataclass
+class Result:
+    """One run of an arm: its curve, and the mean rewards of fresh episodes, (sampled, greedy)."""
+
+    arm: str
+    seed: int
+    before: tuple[float, float] = (0.0, 0.0)
+    after: tuple[float, float] = (0.0, 0.0)
+    curve: list[float] = field(default_factory=list[float])
+
+
+class Player:
+    """Plays episodes through the gateway and keeps them all."""
 
     def __init__(
-        self, gateway: GatewayProcess, store: EpisodeWriter, progress: RolloutProgress, options: argparse.Namespace
+        self, options: argparse.Namespace, gateway: GatewayProcess, store: EpisodeWriter, progress: RolloutProgress
     ) -> None:
+        self.options = options
         self.gateway = gateway
         self.store = store
         self.progress = progress
-        self.options = options
-        self.server = PolicyServer(wait=0.004)
-        self.seconds = 0.0
 
-    async def train(self, arm: str, seed: int, endpoint: str) -> Result:
-        """One run: evaluate, update, evaluate."""
-        result = Result(arm, seed)
-        tokenizer = WordTokenizer([*OBJECTS, *CODES])
-        policies = {
-            seat: fresh_policy(seat, tokenizer, 2 * seed + place, trainable=seat in ARMS[arm])
-            for place, seat in enumerate(("sender", "receiver"), start=1)
-        }
-        for policy in policies.values():
-            self.server.serve(policy)
-        self.progress.describe(f"{arm}, seed {seed}")
-        seats = {seat: SeatPolicy(policy.name, (endpoint,)) for seat, policy in policies.items()}
-        result.before = await self.evaluate(seats, result)
-        rng = random.Random(seed)
-        async with await self.open(seats) as run:
-            for update in range(self.options.updates):
-                tasks = [obj for obj in rng.choices(OBJECTS, k=TASKS) for _ in range(GROUP)]
-                episodes = await self.play(tasks, run, result, update=update)
-                result.curve.append(mean(episodes))
-                learn(policies, episodes)
-        result.after = await self.evaluate(seats, result)
-        return result
-
-    async def evaluate(self, seats: dict[str, SeatPolicy], result: Result) -> tuple[float, float]:
-        """The mean reward of fresh episodes, sampled and greedy."""
-        found: list[float] = []
-        for temperature in (1.0, 0.0):
-            fixed = {
-                seat: SeatPolicy(policy.model, policy.endpoints, policy.api_key, {"temperature": temperature}, policy.tokens)
-                for seat, policy in seats.items()
-            }
-            tasks = [OBJECTS[index % len(OBJECTS)] for index in range(self.options.evaluated)]
-            async with await self.open(fixed) as run:
-                found.append(mean(await self.play(tasks, run, result, temperature=temperature)))
-        return found[0], found[1]
-
-    async def open(self, seats: dict[str, SeatPolicy]) -> RunHandle:
-        # Every episode is kept below, so the gateway need not keep its records of them as well.
+    async def open(self, seats: Mapping[str, SeatPolicy]) -> RunHandle:
+        """Opens a run; every episode is kept below, so the gateway need not keep its part of them as well."""
         return await RunHandle.open(self.gateway.url, self.gateway.admin_token, seats, keep_journal=False)
 
-    async def play(self, tasks: Sequence[str], run: RunHandle, result: Result, **info: float) -> list[Episode]:
-        began = time.monotonic()
+    async def play(self, run: RunHandle, tasks: Sequence[str], result: Result, **info: Any) -> list[Episode]:
+        """Plays one episode a task and writes them to disk."""
         episodes = await rollout(
-            tasks, play, run=run, score=score, concurrency=256, on_episode=self.progress.played_one
+            tasks,
+            play,
+            run=run,
+            score=score,
+            concurrency=self.options.concurrency,
+            on_episode=self.progress.played_one,
         )
-        self.seconds += time.monotonic() - began
         for episode in episodes:
             episode.info |= {"arm": result.arm, "seed": result.seed, **info}
         self.progress.scored(episodes)
         self.store.append(episodes)
         return episodes
 
+    async def evaluate(self, seats: Mapping[str, SeatPolicy], result: Result, when: str) -> tuple[float, float]:
+        """The mean reward of fresh episodes, sampled and greedy."""
+        tasks = [OBJECTS[index % len(OBJECTS)] for index in range(self.options.evaluated)]
+        means: list[float] = []
+        for temperature in (1.0, 0.0):
+            settings = {"temperature": temperature}
+            fixed = {seat: dataclasses.replace(policy, settings=settings) for seat, policy in seats.items()}
+            async with await self.open(fixed) as run:
+                means.append(mean(await self.play(run, tasks, result, phase=when, temperature=temperature)))
+        return means[0], means[1]
+
+
+async def train(player: Player, server: PolicyServer, endpoint: str, result: Result) -> None:
+    """One run of an arm: evaluates, updates after every batch of episodes, evaluates."""
+    tokenizer = WordTokenizer([*OBJECTS, *CODES])
+    policies = {
+        seat: fresh_policy(seat, tokenizer, 2 * result.seed + place, trainable=seat in ARMS[result.arm])
+        for place, seat in enumerate(SEATS, start=1)
+    }
+    for policy in policies.values():
+        server.serve(policy)
+    seats = {seat: SeatPolicy(policy.name, (endpoint,)) for seat, policy in policies.items()}
+    player.progress.describe(f"{NAMES[result.arm]}, seed {result.seed}")
+    result.before = await player.evaluate(seats, result, "before")
+    rng = random.Random(result.seed)
+    async with await player.open(seats) as run:
+        for update in range(player.options.updates):
+            tasks = [obj for obj in rng.choices(OBJECTS, k=TASKS) for _ in range(GROUP)]
+            episodes = await player.play(run, tasks, result, phase="training", update=update)
+            result.curve.append(mean(episodes))
+            learn(policies, episodes)
+    result.after = await player.evaluate(seats, result, "after")
+
 
 def fresh_policy(seat: str, tokenizer: WordTokenizer, seed: int, *, trainable: bool) -> Policy:
-    """A new model that has learned the form of an answer and, weakly, a convention: word i stands for object i."""
+    """A new model that has learned the form of an answer and, weakly, one convention: code i for object i."""
     rng = random.Random(seed)
     model = make_model(tokenizer, seed=seed)
 
@@ -148,26 +151,27 @@ def fresh_policy(seat: str, tokenizer: WordTokenizer, seed: int, *, trainable: b
 
 
 def mean(episodes: Sequence[Episode]) -> float:
-    """The mean reward over the episodes that were scored."""
-    rewards = [reward for reward in (episode.reward() for episode in episodes) if reward is not None]
-    return sum(rewards) / len(rewards) if rewards else 0.0
+    """The mean reward of the episodes that were scored; raises `SystemExit` when none was."""
+    rewards = [reward for episode in episodes if (reward := episode.reward()) is not None]
+    if not rewards:
+        raise SystemExit(f"no episode could be played; the first says: {episodes[0].failures}")
+    return sum(rewards) / len(rewards)
 
 
 @asynccontextmanager
 async def agents(*flags: str) -> AsyncGenerator[None, None]:
     """Runs both agents, each in a process of its own, until the block ends."""
+    program = str(Path(__file__).with_name("agents.py"))
     processes = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, str(HERE / "agents.py"), name, *flags, stdout=asyncio.subprocess.PIPE
-        )
-        for name in ("receiver", "sender")
+        await asyncio.create_subprocess_exec(sys.executable, program, seat, *flags, stdout=asyncio.subprocess.PIPE)
+        for seat in SEATS
     ]
     try:
         for process in processes:
             assert process.stdout is not None
-            # An agent says where it is served when it is ready.
+            # A served agent says where it is as soon as it can be called.
             if not await asyncio.wait_for(process.stdout.readline(), 60):
-                raise SystemExit("an agent did not start; see above")
+                raise SystemExit("an agent did not start; its error is above")
         yield
     finally:
         for process in processes:
@@ -178,46 +182,92 @@ async def agents(*flags: str) -> AsyncGenerator[None, None]:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """Arms against figures, with the mean over seeds and the worst seed."""
-    shown = Table("arm", "seeds", "sampled before", "sampled after", "worst seed", "greedy before", "greedy after")
+    """What each arm reached: the mean over its seeds, and its worst seed."""
+    shown = Table(title=f"mean reward of fresh episodes (chance {CHANCE:.3f})", title_justify="left")
+    for name in ("", "seeds", "sampled before", "after", "worst seed", "greedy before", "after"):
+        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
     for arm in dict.fromkeys(result.arm for result in results):
         own = [result for result in results if result.arm == arm]
-        columns = [[r.before[0] for r in own], [r.after[0] for r in own], [r.before[1] for r in own], [r.after[1] for r in own]]
-        before, after, greedy_before, greedy_after = (sum(column) / len(column) for column in columns)
-        worst = min(result.after[0] for result in own)
-        figures = [f"{value:.2f}" for value in (before, after, worst, greedy_before, greedy_after)]
-        shown.add_row(arm, str(len(own)), *figures)
+        columns = [[r.before[0] for r in own], [r.after[0] for r in own], [r.before[1] for r in own]]
+        figures = [sum(column) / len(column) for column in columns]
+        figures.insert(2, min(result.after[0] for result in own))
+        figures.append(sum(result.after[1] for result in own) / len(own))
+        shown.add_row(NAMES.get(arm, arm), str(len(own)), *(f"{figure:.3f}" for figure in figures))
     return shown
 
 
+def caveat(results: Sequence[Result]) -> str:
+    """What the warm start already held."""
+    greedy = sum(result.before[1] for result in results) / len(results)
+    return (
+        f"The warm start shows both policies one convention in {HABIT:.0%} of its examples, so their most likely words "
+        f"agree before any reward (greedy {greedy:.2f}): what reward teaches is to commit to them, not a new language."
+    )
+
+
 async def main(options: argparse.Namespace) -> list[Result]:
+    """Plays every arm and says what came of it."""
     folder = Path(options.runs) / time.strftime("%Y-%m-%d_%H-%M-%S")
     folder.mkdir(parents=True)
     os.environ["AGENT_ENV_HUB"] = str(folder / "hub.db")
-    plan = [(arm, seed) for arm in options.arms for seed in range(options.seeds if arm == "both" or options.full else 1)]
-    each = options.updates * TASKS * GROUP + 4 * options.evaluated
-    results: list[Result] = []
     console = Console()
-    with EpisodeWriter(folder / "episodes.jsonl") as store, rollout_progress(len(plan) * each) as progress:
-        async with launched(folder / "gateway") as gateway, agents():
-            trainer = Trainer(gateway, store, progress, options)
-            async with running(trainer.server) as endpoint:
-                for arm, seed in plan:
-                    results.append(await trainer.train(arm, seed, f"{endpoint}/v1"))
+    if options.endpoint:
+        results = [Result(options.model, 0)]
+        total = 2 * options.evaluated
+    else:
+        arms = [(arm, seed) for arm in options.arms for seed in range(seeds_of(arm, options))]
+        results = [Result(arm, seed) for arm, seed in arms]
+        total = len(results) * (options.updates * TASKS * GROUP + 4 * options.evaluated)
+    began = time.monotonic()
+    with EpisodeWriter(folder / "episodes.jsonl") as store, rollout_progress(total) as progress:
+        async with launched(folder / "gateway") as gateway, agents(*(["--explain"] if options.endpoint else [])):
+            player = Player(options, gateway, store, progress)
+            if options.endpoint:
+                key = os.environ[options.key_variable] if options.key_variable else None
+                policy = SeatPolicy(options.model, (options.endpoint,), key, tokens=False)
+                results[0].before = results[0].after = await player.evaluate(
+                    dict.fromkeys(SEATS, policy), results[0], "evaluation"
+                )
+            else:
+                server = PolicyServer(pause=0.005, wait=0.04)
+                async with running(server) as url:
+                    for result in results:
+                        await train(player, server, f"{url}/v1", result)
+    seconds = time.monotonic() - began
     console.print(table(results))
-    console.print(f"{progress.played} episodes, {progress.played / trainer.seconds:.0f} a second, in {folder}")
+    if not options.endpoint:
+        console.print(caveat(results))
+        curves = {NAMES[arm]: [r.curve for r in results if r.arm == arm] for arm in options.arms}
+        plot_curves(folder / "curve.png", curves, title="Two agents learn a common language", levels={"chance": CHANCE})
+    console.print(
+        f"{progress.played} episodes ({progress.failed} failed) in {seconds:.0f} s, {progress.played / seconds:.0f} a "
+        f"second, all in {folder}"
+    )
     return results
 
 
+def seeds_of(arm: str, options: argparse.Namespace) -> int:
+    """How often an arm is run: the controls once, unless everything is wanted."""
+    return int(options.seeds if arm == "both" or options.full else min(1, options.seeds))
+
+
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--full", action="store_true", help="three seeds of the controls too")
-    parser.add_argument("--updates", type=int, default=60)
-    parser.add_argument("--evaluated", type=int, default=EVALUATED)
-    parser.add_argument("--runs", default="runs")
-    return parser.parse_args(arguments)
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="who learns")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of the arm in which both learn")
+    parser.add_argument("--full", action="store_true", help="as many runs of the other arms")
+    parser.add_argument("--updates", type=int, default=60, help=f"updates a run, of {TASKS * GROUP} episodes each")
+    parser.add_argument("--evaluated", type=int, default=1000, help="fresh episodes a figure")
+    parser.add_argument("--concurrency", type=int, default=TASKS * GROUP, help="episodes at a time")
+    parser.add_argument("--endpoint", metavar="URL", help="evaluate an OpenAI-compatible server instead (…/v1)")
+    parser.add_argument("--model", default="", help="the model's name there")
+    parser.add_argument("--key-variable", metavar="NAME", help="the environment variable with the key for it")
+    parser.add_argument("--runs", default="runs", help="where the results go")
+    options = parser.parse_args(arguments)
+    if options.endpoint and not options.model:
+        parser.error("--endpoint needs --model")
+    return options
 
 
 if __name__ == "__main__":
