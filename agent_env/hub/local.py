@@ -101,7 +101,8 @@ class LocalHub(Hub):
         given = leases.Registration(url.rstrip("/"), capacity, load, source, launch_id)
         async with self._database.write() as connection:
             now = self._clock()
-            await releases.publish(connection, facts, launch, self._owner, now)
+            launched = launch_id is not None
+            await releases.publish(connection, facts, launch, self._owner, now, launched=launched)
             return await leases.register(connection, facts, given, now)
 
     async def renew(self, lease: Lease | str, load: int | None = None) -> None:
@@ -206,7 +207,7 @@ def _newest(release: Release, running: Sequence[Instance], reference: Reference)
     newest = max(drafts, key=lambda instance: (instance.up, instance.registered))
     if newest.digest == release.digest:
         return release
-    return replace(release, digest=newest.digest, card_json=newest.card_json, launch=None, published=newest.registered)
+    return replace(release, digest=newest.digest, card_json=newest.card_json, published=newest.registered)
 
 
 def _of(release: Release, running: Sequence[Instance]) -> tuple[Instance, ...]:

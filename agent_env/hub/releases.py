@@ -21,9 +21,18 @@ from agent_env_cards.digest import release_facts
 
 
 async def publish(
-    connection: AsyncConnection, facts: Facts, launch: Mapping[str, Any] | None, owner: str | None, now: float
+    connection: AsyncConnection,
+    facts: Facts,
+    launch: Mapping[str, Any] | None,
+    owner: str | None,
+    now: float,
+    *,
+    launched: bool = False,
 ) -> Release:
-    """Publishes once: the same digest again only adds or moves the launch, another raises `ReleaseConflict`."""
+    """Publishes once: the same digest again only adds or moves the launch, another raises `ReleaseConflict`.
+
+    A draft is replaced, with its launch; one that was `launched` from it keeps that, edited as it may be.
+    """
     sequence = await _next(connection)
     await _check_owner(connection, facts.name, owner)
     known = await find(connection, facts.name, facts.version)
@@ -35,6 +44,8 @@ async def publish(
     elif known.draft:
         if known.digest == offered.digest and launch in (None, known.launch):
             return known
+        if launched and launch is None:
+            offered = replace(offered, launch=known.launch)
         await _update(connection, offered)
     else:
         _check_same(known, offered)

@@ -148,6 +148,17 @@ async def test_the_newest_draft_that_runs_is_the_draft(hub: Hub, make_card: Make
     assert resolution.release.digest == older.digest()
 
 
+async def test_a_draft_that_was_launched_can_be_launched_again(hub: Hub, make_card: MakeCard) -> None:
+    await hub.publish(make_card(version="0.0.0-dev"), {"kind": "url", "url": "http://127.0.0.1:1"})
+    lease = await hub.register(make_card(version="0.0.0-dev", description="Edited."), URL, launch_id="one")
+    assert (await hub.resolve("agent-b")).release.launch is not None
+    await hub.release(lease)
+    release = (await hub.resolve("agent-b")).release
+    assert release.card.description == "Edited." and release.launch is not None
+    await hub.register(make_card(version="0.0.0-dev", description="Another program."), URL)
+    assert (await hub.resolve("agent-b")).release.launch is None
+
+
 async def test_an_instance_of_a_changed_release_is_refused(hub: Hub, make_card: MakeCard) -> None:
     await hub.publish(make_card())
     with pytest.raises(ReleaseConflict, match="bump the version"):
