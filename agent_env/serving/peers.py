@@ -9,8 +9,9 @@ from typing import Any, Literal
 from agent_env.client.environment import Environment
 from agent_env.context import Peer, PeerSource
 from agent_env.errors import AgentEnvError, NeedUnmet
-from agent_env.hub import Hub, shared_hub
+from agent_env.hub import Entry, shared_hub
 from agent_env.hub.snapshot import snapshot
+from agent_env.matchmaking import Pairing, choose, matchmaker_of
 from agent_env.runtime.definition import Definition
 from agent_env_cards import EnvironmentCard, Need
 
@@ -42,33 +43,43 @@ class Peers:
         self._named = named
         self._hub = hub
         self._card = card
+        self._paired: tuple[Sequence[Entry], Mapping[str, Pairing]] | None = None
 
     async def open(self) -> Sequence[Peer]:
         """Opens the peers; see `PeerSource.open`."""
-        chosen = await self._pair([need for need in self._needs if need.seat not in self._named])
+        paired = await self._pair()
         peers: list[Peer] = []
-        seats = dict.fromkeys([need.seat for need in self._needs] + list(self._named))
         try:
-            for seat in seats:
+            for seat in dict.fromkeys([*(need.seat for need in self._needs), *self._named]):
                 if seat in self._named:
-                    pairing: dict[str, Any] = {"seat": seat, "named": True}
-                    peers.append(await self._peer(seat, self._named[seat], pairing))
+                    peers.append(await self._peer(seat, self._named[seat], {"seat": seat, "named": True}))
                 else:
-                    ref, pairing = chosen[seat]
-                    peers.append(await self._peer(seat, ref, pairing))
+                    peers.append(await self._peer(seat, self._reach(paired[seat]), _reasons(paired[seat])))
         except BaseException:
             for peer in peers:
                 await peer.aclose()
             raise
         return peers
 
-    async def _pair(self, needs: Sequence[Need]) -> Mapping[str, tuple[object, dict[str, Any]]]:
+    async def _pair(self) -> Mapping[str, Pairing]:
+        """Pairs the needs that nobody was named for; while the hub says the same, the outcome is the same."""
+        needs = [need for need in self._needs if need.seat not in self._named]
         if not needs:
             return {}
         if isinstance(self._hub, bool):
             seats = ", ".join(repr(need.seat) for need in needs)
-            raise NeedUnmet(f"the needs {seats} cannot be filled without a hub; name them in peers={{…}}")
-        return await pair(self._card(), needs, shared_hub(self._hub))
+            raise NeedUnmet(f"the needs {seats} cannot be filled without a hub; name peers for them: peers={{…}}")
+        hub = shared_hub(self._hub)
+        entries = await snapshot(hub).entries()
+        if self._paired is None or self._paired[0] is not entries:
+            self._paired = entries, choose(self._card(), needs, await matchmaker_of(hub))
+        return self._paired[1]
+
+    def _reach(self, pairing: Pairing) -> object:
+        """An instance of the chosen release, or its reference where one must be launched first."""
+        entry: Entry = pairing.candidate.source
+        hub = shared_hub(None if isinstance(self._hub, bool) else self._hub)
+        return hub.choose(entry.instances) or f"{entry.release.name}@{entry.release.version}"
 
     async def _peer(self, seat: str, ref: object, pairing: Mapping[str, Any]) -> Peer:
         environment = Environment(ref, seat=seat, hub=None if isinstance(self._hub, bool) else self._hub)
@@ -94,23 +105,8 @@ class Peers:
         )
 
 
-async def pair(
-    card: EnvironmentCard, needs: Sequence[Need], hub: Hub
-) -> Mapping[str, tuple[object, dict[str, Any]]]:
-    """Pairs the needs of a card with the offers in the hub: seat to whom, and the reasons."""
-    entries = await snapshot(hub).entries()
-    chosen: dict[str, tuple[object, dict[str, Any]]] = {}
-    for need in needs:
-        fitting = [
-            entry
-            for entry in entries
-            if entry.card.name != card.name
-            and {skill.id for skill in entry.card.offers.skills} >= set(need.requires.skills)
-            and entry.instances
-        ]
-        if not fitting:
-            raise NeedUnmet(f"nobody meets the need {need.seat!r}")
-        best = max(fitting, key=lambda entry: (len(entry.card.offers.tags), entry.card.name))
-        instance = hub.choose(best.instances)
-        chosen[need.seat] = (instance, {"seat": need.seat})
-    return chosen
+def _reasons(pairing: Pairing) -> dict[str, Any]:
+    """What the episode tells of a pairing: who, how well, and what each rule said."""
+    told = pairing.reasons
+    rules = {found["rule"]: found["result"] for found in told["rules"]}
+    return {**told, "rules": rules}
