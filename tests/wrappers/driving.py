@@ -49,9 +49,9 @@ def peer(reply: Callable[[str], Awaitable[str]], seat: str = "solver") -> PeerTo
     )
 
 
-async def threads_end() -> None:
-    """Waits until no thread of a turn is left."""
+async def threads_end(name: str) -> None:
+    """Waits until no thread of an agent's turn is left."""
     for thread in threading.enumerate():
-        if thread.name.endswith(" turn"):
+        if thread.name == f"{name} turn":
             await asyncio.to_thread(thread.join, 5)
             assert not thread.is_alive()

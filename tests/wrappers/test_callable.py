@@ -419,20 +419,20 @@ async def test_a_callable_is_described_by_its_name_docstring_and_parameters() ->
 async def test_cancelling_a_sync_generator_closes_it_and_leaves_no_thread() -> None:
     closed = threading.Event()
 
-    def agent(message: str) -> Iterator[str]:
+    def ticker(message: str) -> Iterator[str]:
         try:
             while True:
                 yield "tick"
         finally:
             closed.set()
 
-    wrapper = CallableWrapper(agent)
+    wrapper = CallableWrapper(ticker)
     with anyio.fail_after(10):
         async for event in wrapper.run(turn := _turn()):
             assert event == TextDelta("tick"), turn
             break
         assert await asyncio.to_thread(closed.wait, 5)
-        await threads_end()
+        await threads_end("ticker")
     assert (wrapper.threads.running, wrapper.threads.leaked) == (0, 0)
     await wrapper.aclose()
 

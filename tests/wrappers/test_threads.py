@@ -68,7 +68,7 @@ async def test_context_variables_reach_the_thread_and_the_peers_it_calls() -> No
 
 async def test_a_cancelled_thread_is_counted_until_it_ends() -> None:
     started, release = threading.Event(), threading.Event()
-    threads = Threads()
+    threads = Threads(name="counted")
 
     def work() -> None:
         started.set()
@@ -82,7 +82,7 @@ async def test_a_cancelled_thread_is_counted_until_it_ends() -> None:
         await task
     assert (threads.running, threads.leaked) == (1, 1)
     release.set()
-    await threads_end()
+    await threads_end("counted")
     assert (threads.running, threads.leaked) == (0, 0)
 
 
@@ -118,7 +118,7 @@ async def test_a_cancelled_turn_cancels_the_peer_that_its_thread_waits_for() -> 
             raise
         return "never"
 
-    def agent(message: str, peers: Mapping[str, Any]) -> str:
+    def stubborn(message: str, peers: Mapping[str, Any]) -> str:
         try:
             try:
                 return str(peers["solver"](message))
@@ -130,7 +130,7 @@ async def test_a_cancelled_turn_cancels_the_peer_that_its_thread_waits_for() -> 
                 peers["solver"]("again")
             raise
 
-    wrapper = CallableWrapper(agent)
+    wrapper = CallableWrapper(stubborn)
     with anyio.fail_after(10):
         task = asyncio.create_task(done(wrapper, tools=[peer(never)]))
         await asked.wait()
@@ -138,7 +138,7 @@ async def test_a_cancelled_turn_cancels_the_peer_that_its_thread_waits_for() -> 
         with pytest.raises(asyncio.CancelledError):
             await task
         await peer_cancelled.wait()
-        await threads_end()
+        await threads_end("stubborn")
     assert unwound == [TurnAbandoned]
     assert (wrapper.threads.running, wrapper.threads.leaked) == (0, 0)
 
@@ -159,13 +159,13 @@ async def test_a_thread_that_is_far_ahead_of_its_reader_waits() -> None:
             made.release()
             emit(number)
 
-    stream = Threads().play(work)
+    stream = Threads(name="hasty").play(work)
     assert await anext(stream) == 0
     for _ in range(AHEAD + 2):
         assert await asyncio.to_thread(made.acquire, timeout=5)
     assert not await asyncio.to_thread(made.acquire, timeout=0.1)
     await stream.aclose()
-    await threads_end()
+    await threads_end("hasty")
 
 
 async def test_a_blocking_call_in_the_event_loop_is_refused() -> None:

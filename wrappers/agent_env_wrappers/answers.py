@@ -50,9 +50,9 @@ def approval(value: Json) -> Approval:
     if isinstance(value, Mapping) and isinstance(value.get("approved"), bool):
         reason = value.get("reason")
         return Approval(value["approved"], reason if isinstance(reason, str) else None)
-    word = value.strip().strip(".!").lower() if isinstance(value, str) else value
-    if word is True or word in YES:
+    word = value.strip().strip(".!").lower() if isinstance(value, str) else None
+    if value is True or word in YES:
         return Approval(True)
-    if word is False or word in NO:
+    if value is False or word in NO:
         return Approval(False)
     raise AgentError(f"the answer {value!r} is neither yes nor no; answer true or false", kind="refused")

@@ -235,7 +235,7 @@ def _answers(turn: Turn, asked: str | None) -> dict[str, Any]:
 
 def _said(turn: Turn, answers: Mapping[str, Any]) -> str:
     """The caller's words: the message, or where it is empty the answer."""
-    if turn.message.parts or not answers:
+    if turn.message.prompt or not answers:
         return turn.message.prompt
     return "\n".join(value if isinstance(value, str) else json.dumps(value) for value in answers.values())
 

@@ -244,6 +244,9 @@ class Done:
 Event: TypeAlias = TextDelta | ToolCall | ToolReturn | ModelCall | Status | Interrupt | Done
 
 
+Blame: TypeAlias = Literal["model", "tool", "limit", "refused", "framework", "agent"]
+
+
 class AgentError(Exception):
     """The agent, its model or its tool failed; the turn changes nothing.
 
@@ -255,11 +258,11 @@ class AgentError(Exception):
         self,
         message: str,
         *,
-        kind: Literal["model", "tool", "limit", "refused", "framework", "agent"] = "agent",
+        kind: Blame = "agent",
         retryable: bool = False,
     ) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind: Blame = kind
         self.retryable = retryable
 
 

@@ -7,13 +7,10 @@ HTTP status, never its text: that may hold prompts, keys and addresses of the ag
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
 
-from agent_env_wrappers.contract import AgentError, WrapError
+from agent_env_wrappers.contract import AgentError, Blame, WrapError
 
-Kind: TypeAlias = Literal["model", "tool", "limit", "refused", "framework", "agent"]
-
-KINDS: Mapping[tuple[str, str], Kind] = {
+KINDS: Mapping[tuple[str, str], Blame] = {
     ("agents", "InputGuardrailTripwireTriggered"): "refused",
     ("agents", "MaxTurnsExceeded"): "limit",
     ("agents", "ModelBehaviorError"): "model",
@@ -34,7 +31,7 @@ KINDS: Mapping[tuple[str, str], Kind] = {
 }
 """Who is at fault, by the root module and the name of an exception; the most derived class that is listed decides."""
 
-BLAMED: Mapping[Kind, str] = {
+BLAMED: Mapping[Blame, str] = {
     "model": "the agent's model failed",
     "tool": "a tool of the agent failed",
     "limit": "the agent reached a limit",
@@ -45,31 +42,40 @@ BLAMED: Mapping[Kind, str] = {
 
 
 def failure(error: BaseException) -> AgentError | WrapError:
-    """Makes the error that a wrapper raises for what it caught; raise it `from error`.
+    """Makes the error that a wrapper raises for what its framework raised; raise it `from error`.
 
-    An `AgentError` or `WrapError` that a framework has wrapped in its own exception comes out again as itself.
+    An `AgentError` or `WrapError` that the framework has wrapped in an exception of its own comes out again.
     """
-    chain = _chain(error)
-    for link in chain:
-        if isinstance(link, AgentError | WrapError):
-            return link
-    for link in chain:
+    links = _links(error)
+    for link in links:
+        if isinstance(link, AgentError):
+            return AgentError(str(link), kind=link.kind, retryable=link.retryable)
+        if isinstance(link, WrapError):
+            return WrapError(str(link))
+    for link in links:
         kind = _kind(link)
         if kind is not None:
             return _told(link, kind)
     return _told(error, "agent")
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.__cause__
-    return chain
+def _links(error: BaseException) -> list[BaseException]:
+    """The error, what it was raised from, and the members of groups, each before what is behind it."""
+    links: list[BaseException] = []
+    waiting: list[BaseException] = [error]
+    while waiting:
+        link = waiting.pop(0)
+        if link in links:
+            continue
+        links.append(link)
+        if link.__cause__ is not None:
+            waiting.append(link.__cause__)
+        if isinstance(link, BaseExceptionGroup):
+            waiting.extend(link.exceptions)
+    return links
 
 
-def _kind(error: BaseException) -> Kind | None:
+def _kind(error: BaseException) -> Blame | None:
     for made in type(error).__mro__:
         kind = KINDS.get((made.__module__.partition(".")[0], made.__name__))
         if kind is not None:
@@ -77,7 +83,7 @@ def _kind(error: BaseException) -> Kind | None:
     return None
 
 
-def _told(error: BaseException, kind: Kind) -> AgentError:
+def _told(error: BaseException, kind: Blame) -> AgentError:
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     name = type(error).__name__
     what = f"{name}, HTTP {status}" if isinstance(status, int) else name

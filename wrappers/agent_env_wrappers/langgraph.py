@@ -128,6 +128,8 @@ class LangGraphWrapper:
                             yield event
                             _hold(route)
                 yield await self._end(reader, place)
+            except (AgentError, WrapError):
+                raise
             except Exception as error:
                 raise failure(error) from error
 

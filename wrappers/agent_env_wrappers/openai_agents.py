@@ -133,6 +133,8 @@ class OpenAIAgentsWrapper:
                     yield self._end(result, usage)
                 finally:
                     await _settle(result)
+            except (AgentError, WrapError):
+                raise
             except Exception as error:
                 raise failure(error) from error
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agent_env_wrappers.answers import APPROVAL_SCHEMA, answer_of, approval, refuse_answers
 from agent_env_wrappers.contract import (
+    AgentError,
     AgentInfo,
     Caps,
     Done,
@@ -25,6 +26,7 @@ from agent_env_wrappers.contract import (
     ToolReturn,
     Turn,
     Usage,
+    WrapError,
 )
 from agent_env_wrappers.failures import failure
 from agent_env_wrappers.kinds import is_kind
@@ -94,7 +96,8 @@ class PydanticAIWrapper:
 
         refuse_files(turn, self.framework)
         memory: Mapping[str, Any] = turn.state or {}
-        prompt, results = turn.message.prompt or None, None
+        prompt: str | None = turn.message.prompt
+        results: DeferredToolResults | None = None
         if "asked" in memory:
             prompt, memory = None, _answered(turn, memory)
             left = [call for call in memory["pending"] if call["id"] not in memory["answers"]]
@@ -114,6 +117,8 @@ class PydanticAIWrapper:
                     async for event in events:
                         for told in _told(event, failed):
                             yield told
+            except (AgentError, WrapError):
+                raise
             except Exception as error:
                 raise failure(error) from error
 
