@@ -63,7 +63,7 @@ def sign(
     with reported():
         from agent_env_cards.signing import sign_card
 
-        signed = sign_card(_read(where, token), key.read_bytes(), kid=kid, algorithm=algorithm)
+        signed = sign_card(read(where, token), key.read_bytes(), kid=kid, algorithm=algorithm)
         text = signed.to_json(indent=2) + "\n"
         if output is None:
             typer.echo(text, nl=False)
@@ -84,7 +84,7 @@ def verify(
     with reported(as_json=as_json):
         from agent_env_cards.signing import verify_card
 
-        card = _read(where, token)
+        card = read(where, token)
         held = verify_card(card, {kid: key.read_bytes()}.get)
         if as_json:
             print_json({"digest": card.digest(), "verified": held})
@@ -105,7 +105,8 @@ def _raw(where: str, token: str | None) -> Any:
     return execute(_resolve(where))
 
 
-def _read(where: str, token: str | None) -> EnvironmentCard:
+def read(where: str, token: str | None) -> EnvironmentCard:
+    """Reads a card from a file, a URL or the hub."""
     from agent_env_cards import EnvironmentCard
 
     return EnvironmentCard.parse(_raw(where, token))

@@ -30,8 +30,7 @@ def serve(
         from agent_env.hub import locate
         from agent_env.hub.app import hub_app
         from agent_env.hub.local import LocalHub
-        from agent_env.net import Tokens, check_binding
-        from agent_env.serving.server import listen
+        from agent_env.net import Tokens, check_binding, listen
 
         accepted = None if tokens is None else Tokens.from_file(tokens)
         check_binding(host, accepted, insecure=insecure)

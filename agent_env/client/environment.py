@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from agent_env.client import calls
 from agent_env.client.lanes.contract import OnEvent
 from agent_env.client.resolution import LaneName, Reached, reach
-from agent_env.errors import AgentEnvError, UnknownSession
+from agent_env.errors import AgentEnvError, TransportError, UnknownSession
 from agent_env.runtime.results import ResetResult, StepResult, ToolResult
 from agent_env_cards import EnvironmentCard
 from agent_env_wrappers.contract import Event
@@ -274,13 +274,19 @@ class Environment:
         on_event: OnEvent | None = None,
     ) -> Mapping[str, Any]:
         reached = await self._reach()
-        return await calls.call(
-            reached.lane,
-            verb,
-            arguments,
-            seconds=self._timeout if timeout is None else timeout,
-            callee=reached.identity,
-            seat=self._seat,
-            trusted=reached.trusted,
-            on_event=on_event,
-        )
+        try:
+            return await calls.call(
+                reached.lane,
+                verb,
+                arguments,
+                seconds=self._timeout if timeout is None else timeout,
+                callee=reached.identity,
+                seat=self._seat,
+                trusted=reached.trusted,
+                on_event=on_event,
+            )
+        except TransportError:
+            # The next one who asks the hub must not be sent to the same place.
+            if reached.lost is not None:
+                await reached.lost()
+            raise

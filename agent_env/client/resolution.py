@@ -56,7 +56,8 @@ class Served(Protocol):
 class Reached:
     """An environment that was found: its card, the lane to it, and how to open the same lane again.
 
-    `trusted` tells that the address came from the hub or from this process, not from a caller.
+    `trusted` tells that the address came from the hub or from this process, not from a caller; `lost` tells whoever
+    gave the address that nobody answers there any more.
     """
 
     card: EnvironmentCard
@@ -64,6 +65,7 @@ class Reached:
     trusted: bool
     open: Callable[[], Lane]
     close: Callable[[], Awaitable[None]] | None = None
+    lost: Callable[[], Awaitable[None]] | None = None
 
     @property
     def identity(self) -> str:
@@ -96,7 +98,7 @@ async def reach(
             return await _by_url(ref, lane, token, seconds)
         return await _by_reference(ref, lane, token, shared_hub(hub), seconds)
     if isinstance(ref, Instance):
-        return await _by_instance(ref, lane, token, seconds)
+        return await _by_instance(ref, lane, token, seconds, shared_hub(hub))
     if isinstance(ref, Runtime):
         return _in_process(ref, lane)
     if isinstance(ref, EnvironmentCard):
@@ -131,27 +133,38 @@ async def _by_reference(
             known.forget()
             instance = await find_or_launch(resolution, hub, seconds=min(LAUNCH_SECONDS, seconds or LAUNCH_SECONDS))
         try:
-            return await _by_instance(instance, lane, token, seconds)
+            return await _by_instance(instance, lane, token, seconds, hub)
         except TransportError:
-            # Its process may have died within its lease: say so, and go on to the next one.
-            await hub.doubt(instance)
-            known.forget()
+            # Its process may have died within its lease: go on to the next one.
             if instance.id in failed:
                 raise
             failed.add(instance.id)
 
 
-async def _by_instance(instance: Instance, lane: LaneName | None, token: str | None, seconds: float | None) -> Reached:
+async def _by_instance(
+    instance: Instance, lane: LaneName | None, token: str | None, seconds: float | None, hub: Hub
+) -> Reached:
     here = served_here(instance.url)
     if here is not None and lane in (None, "inprocess"):
         return _in_process(here, lane)
-    read = await read_card(instance.url + CARD_PATH, token, seconds)
+    address = instance.url + CARD_PATH
+
+    async def lost() -> None:
+        _cards.get((address, token)).read = None
+        snapshot(hub).forget()
+        await hub.doubt(instance)
+
+    try:
+        read = await read_card(address, token, seconds)
+    except TransportError:
+        await lost()
+        raise
     if read.digest != instance.digest:
         raise TransportError(
             f"{shown(instance.url)} serves {read.card.ref} ({read.digest}), but the hub has {instance.name}@"
             f"{instance.version} ({instance.digest}) there; its lease is stale"
         )
-    return _by_card(read, instance.url, lane, token, trusted=True)
+    return dataclasses.replace(_by_card(read, instance.url, lane, token, trusted=True), lost=lost)
 
 
 async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: float | None) -> Reached:
