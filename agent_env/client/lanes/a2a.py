@@ -12,6 +12,7 @@ from agent_env.errors import DeadlineExceeded, TransportError
 from agent_env.net.http import shown
 
 if TYPE_CHECKING:
+    from agent_env.client.lanes.a2a_foreign import Asked
     from agent_env.client.lanes.a2a_peer import Pool
 
 
@@ -27,7 +28,7 @@ class A2aLane:
     def __init__(self, url: str, token: str | None = None) -> None:
         self._url = url
         self._token = token
-        self._asked: dict[str, str] = {}
+        self._asked: dict[str, Asked] = {}
 
     async def perform(
         self, verb: str, arguments: Mapping[str, Any], outgoing: Outgoing, on_event: OnEvent | None = None

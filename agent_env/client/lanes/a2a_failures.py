@@ -48,7 +48,7 @@ def our_errors(where: str) -> Generator[None]:
         yield
     except A2AError as error:
         raise failure(error, where) from error
-    except (ParseError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+    except (ParseError, ValueError, LookupError, TypeError, AttributeError, NotImplementedError) as error:
         # The SDK meets these in answers that A2A does not allow.
         raise ProtocolError(f"{where} answered what A2A does not allow ({type(error).__name__})") from error
 

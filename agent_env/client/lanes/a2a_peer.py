@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final, cast
 
@@ -107,9 +107,9 @@ class Peer:
             # It has ended meanwhile, or the agent cannot cancel; nobody waits for it either way.
             log.debug("the task %s of %s was not cancelled: %s", task_id, self.where, error)
 
-    def give_up(self, task_id: str, context: ClientCallContext) -> None:
-        """Cancels a task from a call that is being cancelled itself, and so cannot wait."""
-        task = asyncio.get_running_loop().create_task(self.cancel(task_id, context))
+    def afterwards(self, work: Coroutine[Any, Any, None]) -> None:
+        """Goes on with what a call that is being cancelled cannot wait for."""
+        task = asyncio.get_running_loop().create_task(work)
         self._afterwards.add(task)
         task.add_done_callback(self._afterwards.discard)
 
