@@ -184,7 +184,7 @@ async def agents(*flags: str) -> AsyncGenerator[None, None]:
 def table(results: Sequence[Result]) -> Table:
     """What each arm reached: the mean over its seeds, and its worst seed."""
     shown = Table(title=f"mean reward of fresh episodes (chance {CHANCE:.3f})", title_justify="left")
-    for name in ("", "seeds", "sampled before", "after", "worst seed", "greedy before", "after"):
+    for name in ("", "seeds", "sampled\nbefore", "sampled\nafter", "worst\nseed", "greedy\nbefore", "greedy\nafter"):
         shown.add_column(name, justify="right" if name else "left", no_wrap=True)
     for arm in dict.fromkeys(result.arm for result in results):
         own = [result for result in results if result.arm == arm]
