@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from driving import done, events, peer
 
+from agent_env_wrappers.callable import CallableWrapper
 from agent_env_wrappers.contract import AgentError, BuildContext, ModelRoute, WrapError
-from agent_env_wrappers.factory import Factory, agent_factory
+from agent_env_wrappers.factory import Factory, FactoryWrapper, agent_factory
 from agent_env_wrappers.registry import wrap
 
 pytestmark = pytest.mark.anyio
@@ -130,3 +132,38 @@ async def test_a_factory_may_say_itself_why_it_builds_nothing() -> None:
 
     with pytest.raises(AgentError, match="no seat is free"):
         await events(wrap(Factory(build)))
+
+
+def unmarked(build: BuildContext) -> Any:
+    return counter
+
+
+async def test_a_function_of_a_build_context_is_a_factory_without_a_mark() -> None:
+    def by_type(build: Any) -> Any:
+        return counter
+
+    by_type.__annotations__["build"] = BuildContext
+    for fn in (unmarked, by_type, functools.partial(unmarked)):
+        assert (await done(wrap(fn))).text == "seen=1"
+
+
+@pytest.mark.parametrize("value", [print, max, dict.fromkeys, object.__init__, 3, "x", functools.partial(print)])
+def test_nothing_else_is_taken_for_a_factory(value: Any) -> None:
+    assert FactoryWrapper.match(value) == 0
+
+
+async def test_a_factory_may_build_another_kind_of_agent_each_time() -> None:
+    class Speaker:
+        def __call__(self, message: str) -> str:
+            return f"speaker {message}"
+
+    agents = iter([counter, counter, Speaker(), CallableWrapper(counter), CallableWrapper(counter), counter])
+    wrapper = wrap(Factory(lambda build: next(agents)))
+    assert [(await done(wrapper, "x")).text for _ in range(6)] == [
+        "seen=1",
+        "seen=1",
+        "speaker x",
+        "seen=1",
+        "seen=1",
+        "seen=1",
+    ]

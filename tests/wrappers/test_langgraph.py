@@ -1,36 +1,27 @@
-"""Graphs of LangGraph: shapes, checkpoints, interrupts, routes and peers."""
+"""Graphs of LangGraph: what they take and give, and their checkpoints."""
 
 from __future__ import annotations
 
-import asyncio
-import datetime
 import operator
-from collections.abc import Iterator
-from contextlib import aclosing
 from typing import Annotated, Any, TypedDict
 
 import anyio
 import pytest
-from driving import done, events, peer, question
+from driving import done, events, peer
+from graphs import clock, graph, solve
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.language_models import FakeListLLM, GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.runtime import Runtime
-from langgraph.types import Send, interrupt
 from model_server import ModelServer
 from pydantic import BaseModel
 from subjects import chat_model
 
 from agent_env_wrappers.contract import (
     AgentError,
-    Answer,
-    BuildContext,
     FilePart,
     Limits,
     Message,
@@ -38,35 +29,18 @@ from agent_env_wrappers.contract import (
     TextDelta,
     ToolCall,
     ToolReturn,
-    Turn,
     Usage,
     WrapError,
 )
-from agent_env_wrappers.factory import agent_factory
 from agent_env_wrappers.langgraph import LangGraphWrapper, as_tool
 from agent_env_wrappers.registry import wrap
 
 pytestmark = pytest.mark.anyio
 
 
-@tool
-def clock(place: str) -> str:
-    """Tells the time."""
-    return f"noon in {place}"
-
-
 @pytest.fixture
 def saver() -> InMemorySaver:
     return InMemorySaver()
-
-
-def graph(node: Any, state: Any = MessagesState, **more: Any) -> Any:
-    """A graph of one node."""
-    return StateGraph(state).add_node("node", node).add_edge(START, "node").compile(**more)
-
-
-async def solve(message: str) -> str:
-    return f"solved {message}"
 
 
 # ── what a graph takes and gives ────────────────────────────────────────────────────────────────────────────────
@@ -302,228 +276,3 @@ async def test_an_empty_conversation_forks_and_is_released(saver: InMemorySaver)
     wrapper: Any = wrap(graph(lambda state: {}, checkpointer=saver))
     assert await wrapper.fork(None) is None
     await wrapper.release(None)
-
-
-# ── interrupts ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def asking(*questions: Any) -> Any:
-    """A node that asks one question after the other."""
-
-    def node(state: MessagesState) -> Any:
-        answers = [interrupt(question) for question in questions]
-        return {"messages": [AIMessage(" and ".join(map(str, answers)))]}
-
-    return node
-
-
-@pytest.mark.parametrize(
-    ("value", "prompt"),
-    [
-        ("Which colour?", "Which colour?"),
-        ({"question": "Which colour?", "of": 3}, "Which colour?"),
-        ({"of": 3}, '{"of": 3}'),
-        ([datetime.date(2000, 1, 1)], '["<date>"]'),
-    ],
-)
-async def test_an_interrupt_is_a_question(saver: InMemorySaver, value: Any, prompt: str) -> None:
-    asked = await question(wrap(graph(asking(value), checkpointer=saver)))
-    assert (asked.kind, asked.prompt) == ("question", prompt)
-
-
-@pytest.mark.parametrize("answer", ["red", {"colour": "red"}, {}, None, [1], False])
-async def test_any_json_value_answers_a_question(saver: InMemorySaver, answer: Any) -> None:
-    wrapper = wrap(graph(asking("Which colour?"), checkpointer=saver))
-    asked = await question(wrapper)
-    assert (await done(wrapper, "", asked.state, answers=[Answer(asked.id, answer)])).text == str(answer)
-
-
-async def test_one_question_after_the_other_in_one_node(saver: InMemorySaver) -> None:
-    wrapper = wrap(graph(asking("Which colour?", "Which size?"), checkpointer=saver))
-    first = await question(wrapper)
-    second = await question(wrapper, "red", first.state)
-    assert second.prompt == "Which size?"
-    assert (await done(wrapper, "large", second.state)).text == "red and large"
-
-
-class Answers(MessagesState):
-    answers: Annotated[list[str], operator.add]
-
-
-async def test_questions_of_parallel_nodes_are_all_asked_before_the_graph_goes_on(saver: InMemorySaver) -> None:
-    def ask(about: Any) -> Any:
-        return {"answers": [f"{about}={interrupt(f'Which {about}?')}"]}
-
-    def reply(state: Answers) -> Any:
-        return {"messages": [AIMessage(", ".join(sorted(state["answers"])))]}
-
-    made = StateGraph(Answers).add_node("ask", ask).add_node("reply", reply)
-    made.add_conditional_edges(START, lambda state: [Send("ask", "colour"), Send("ask", "size")])
-    wrapper = wrap(made.add_edge("ask", "reply").compile(checkpointer=saver))
-    first = await question(wrapper)
-    second = await question(wrapper, first.prompt, first.state)
-    assert {first.prompt, second.prompt} == {"Which colour?", "Which size?"}
-    assert (await done(wrapper, second.prompt, second.state)).text == "colour=Which colour?, size=Which size?"
-
-
-async def test_both_copies_of_an_open_question_are_answered_each_in_its_way(saver: InMemorySaver) -> None:
-    wrapper: Any = wrap(graph(asking("Which colour?"), checkpointer=saver))
-    asked = await question(wrapper)
-    copied = await wrapper.fork(asked.state)
-    assert (await done(wrapper, "red", asked.state)).text == "red"
-    assert (await done(wrapper, "blue", copied)).text == "blue"
-
-
-async def test_the_threads_that_answers_left_are_released_with_the_conversation(saver: InMemorySaver) -> None:
-    wrapper: Any = wrap(graph(asking("Which colour?", "Which size?"), checkpointer=saver))
-    first = await question(wrapper)
-    second = await question(wrapper, "red", first.state)
-    end = await done(wrapper, "large", second.state)
-    assert len({entry.config["configurable"]["thread_id"] for entry in saver.list(None)}) == 3
-    await wrapper.release(end.state)
-    assert list(saver.list(None)) == []
-
-
-async def test_an_answered_turn_that_is_cancelled_can_be_answered_again(saver: InMemorySaver) -> None:
-    reached = asyncio.Event()
-
-    async def node(state: MessagesState) -> Any:
-        answer = interrupt("Which colour?")
-        if answer == "hang":
-            reached.set()
-            await asyncio.Event().wait()
-        return {"messages": [AIMessage(answer)]}
-
-    wrapper = wrap(graph(node, checkpointer=saver))
-    asked = await question(wrapper)
-    with anyio.fail_after(10):
-        task = asyncio.create_task(done(wrapper, "hang", asked.state))
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await done(wrapper, "red", asked.state)).text == "red"
-
-
-async def test_a_question_without_a_checkpointer_is_refused_with_the_remedy() -> None:
-    with pytest.raises(WrapError, match="compile\\(checkpointer=InMemorySaver\\(\\)\\)"):
-        await done(wrap(graph(asking("Which colour?"))))
-
-
-async def test_a_breakpoint_asks_whether_to_go_on(saver: InMemorySaver) -> None:
-    node = {"messages": [AIMessage("done")]}
-    wrapper = wrap(graph(lambda state: node, checkpointer=saver, interrupt_before=["node"]))
-    asked = await question(wrapper)
-    assert asked.kind == "approval"
-    with pytest.raises(AgentError, match="the graph may not go on") as refused:
-        await done(wrapper, "no", asked.state)
-    assert refused.value.kind == "refused"
-    assert (await done(wrapper, "yes", asked.state)).text == "done"
-
-
-@pytest.mark.parametrize(
-    ("answer", "reply"),
-    [
-        (True, "clock said [noon in hi] seen=1"),
-        ({"approved": False, "reason": "it rains"}, "it rains"),
-        ({"decisions": [{"type": "approve"}]}, "clock said [noon in hi] seen=1"),
-    ],
-)
-async def test_langchains_review_of_tool_calls_takes_a_plain_yes_or_no(
-    models: ModelServer, saver: InMemorySaver, answer: Any, reply: str
-) -> None:
-    review = HumanInTheLoopMiddleware(interrupt_on={"clock": True})
-    wrapper = wrap(create_agent(chat_model(models), [clock], middleware=[review], checkpointer=saver))
-    asked = await question(wrapper, "call clock")
-    assert (asked.kind, asked.prompt) == ("approval", 'May the agent call clock with {"place": "hi"}?')
-    assert reply in (await done(wrapper, "", asked.state, answers=[Answer(asked.id, answer)])).text
-
-
-# ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_only_the_routes_key_and_model_go_to_a_route(models: ModelServer) -> None:
-    await done(wrap(create_agent(chat_model(models), [clock])), "call clock", model=models.route("red"))
-    assert {(asked.word, asked.key, asked.body["model"]) for asked in models.asked} == {
-        ("red", "key-of-red", "red-model")
-    }
-    assert "own-key" not in str([asked.headers for asked in models.asked])
-
-
-async def test_a_model_in_a_sync_node_is_re_pointed(models: ModelServer) -> None:
-    from langchain_openai import ChatOpenAI
-
-    model = ChatOpenAI(model="own-model", base_url=models.url, api_key="own-key")
-    wrapper = wrap(graph(lambda state: {"messages": [model.invoke(state["messages"])]}))
-    assert (await done(wrapper, model=models.route("red"))).text == "red seen=1"
-    model.root_client.close()
-
-
-@pytest.mark.filterwarnings(
-    # LangChain leaves the callbacks after the one that refuses unawaited.
-    "ignore:coroutine 'ahandle_event' was never awaited:RuntimeWarning",
-    "ignore:Exception ignored in. <coroutine object ahandle_event:pytest.PytestUnraisableExceptionWarning",
-)
-async def test_a_model_that_is_not_asked_through_the_openai_client_is_refused_unasked(models: ModelServer) -> None:
-    def replies() -> Iterator[AIMessage]:
-        yield AIMessage("asked after all")
-
-    wrapper = wrap(create_agent(GenericFakeChatModel(messages=replies()), []))
-    with pytest.raises(WrapError, match="does not go through the openai client"):
-        await done(wrapper, model=models.route("red"))
-    assert (await done(wrapper)).text == "asked after all"
-    completion = FakeListLLM(responses=["x", "y"])
-    other = wrap(graph(lambda state: {"messages": [AIMessage(completion.invoke("hi"))]}))
-    assert (await done(other)).text == "x"
-    with pytest.raises(WrapError, match="text completion model"):
-        await done(other, model=models.route("red"))
-
-
-async def test_a_model_that_only_says_it_is_openais_is_found_out(models: ModelServer) -> None:
-    class Pretender(GenericFakeChatModel):
-        def _get_ls_params(self, stop: Any = None, **more: Any) -> Any:
-            return {"ls_provider": "openai", "ls_model_type": "chat"}
-
-    wrapper = wrap(create_agent(Pretender(messages=iter([AIMessage("x")])), []))
-    with pytest.raises(WrapError, match="was asked without the openai client"):
-        await done(wrapper, model=models.route("red"))
-
-
-async def test_a_peer_in_the_same_process_is_not_asked_by_the_callers_route(models: ModelServer) -> None:
-    inner = wrap(create_agent(chat_model(models), [], name="inner"))
-
-    async def ask(message: str) -> str:
-        return (await done(inner, message)).text
-
-    @agent_factory
-    def build(build: BuildContext) -> Any:
-        return create_agent(chat_model(models), [as_tool(each) for each in build.tools])
-
-    said = await done(wrap(build), "call ask_solver", tools=[peer(ask)], model=models.route("red"))
-    assert said.text == "ask_solver said [seen=1] red seen=1"
-    assert [asked.word for asked in models.asked] == ["red", "", "red"]
-
-
-async def test_a_turn_that_two_tasks_drive_is_stopped_before_it_leaves_its_route(models: ModelServer) -> None:
-    wrapper = wrap(create_agent(chat_model(models), [clock]))
-    turn: Any = wrapper.run(Turn(Message.of("call clock"), model=models.route("red")))
-    async with aclosing(turn) as stream:
-        with pytest.raises(WrapError, match="one task must drive a turn"):
-            while True:
-                await asyncio.create_task(anext(stream))
-    assert {asked.word for asked in models.asked} == {"red"}
-
-
-async def test_without_the_openai_client_models_need_a_factory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent_env_wrappers import langgraph
-
-    def broken() -> str:
-        raise WrapError("moved")
-
-    wrapper = wrap(graph(lambda state: {}))
-    with monkeypatch.context() as patched:
-        patched.setattr(langgraph, "install", broken)
-        assert (await wrapper.describe()).caps.model == "factory"
-    with monkeypatch.context() as patched:
-        patched.delitem(__import__("sys").modules, "openai")
-        assert (await wrapper.describe()).caps.model == "factory"

@@ -18,6 +18,7 @@ import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, ClassVar
 
 from agent_env_wrappers.contract import (
@@ -59,13 +60,15 @@ class FactoryWrapper:
 
     framework: ClassVar[str] = "factory"
 
-    def __init__(self, agent: Factory) -> None:
-        self._factory = agent
+    def __init__(self, agent: Factory | Callable[[BuildContext], Any]) -> None:
+        self._factory = agent if isinstance(agent, Factory) else Factory(agent)
+        self._wrapped: Wrapper | None = None
+        self._built: type[Any] = object
 
     @classmethod
     def match(cls, agent: object) -> int:
-        """200 for factories."""
-        return 200 if isinstance(agent, Factory) else 0
+        """200 for factories, marked or told by their only parameter, which is annotated `BuildContext`."""
+        return 200 if isinstance(agent, Factory) or _takes_build(agent) else 0
 
     async def describe(self) -> AgentInfo:
         """Builds an agent without peers and model, and describes that."""
@@ -138,7 +141,26 @@ class FactoryWrapper:
             raise AgentError(f"the factory raised {type(error).__name__}") from error
         if agent is None:
             raise WrapError("the factory returned None; return the agent that it builds")
-        return wrap(agent), frozenset(build.read)
+        return self._wrap(agent), frozenset(build.read)
+
+    def _wrap(self, agent: object) -> Wrapper:
+        """Wraps what was built; the wrapper that fitted the last one is tried first, since the search takes a while."""
+        last: Any = type(self._wrapped)
+        if self._wrapped is not None and type(agent) is self._built and last.match(agent):
+            wrapped: Wrapper = last(agent)
+        else:
+            wrapped = wrap(agent)
+        # An agent that is a wrapper itself is not made anew from itself.
+        self._wrapped, self._built = (None if wrapped is agent else wrapped), type(agent)
+        return wrapped
+
+
+def _takes_build(agent: object) -> bool:
+    function: Any = agent.func if isinstance(agent, partial) else agent
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return False
+    annotations = [parameter.annotation for parameter in inspect.signature(function).parameters.values()]
+    return len(annotations) == 1 and (annotations[0] is BuildContext or str(annotations[0]).endswith("BuildContext"))
 
 
 class _Watched(BuildContext):
