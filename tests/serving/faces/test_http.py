@@ -17,7 +17,9 @@ from starlette.routing import Mount
 from agent_env import AgentEnvironment, Limits
 from agent_env.context import CallContext, Principal, Route, Run, encode_run, inject
 from agent_env.net import Tokens
-from agent_env.serving.server import Server, listen, serve
+from agent_env.net.listening import bound_url, listen
+from agent_env.net.serving import served
+from agent_env.serving.server import Server
 
 pytestmark = pytest.mark.anyio
 
@@ -431,10 +433,10 @@ async def test_everything_works_under_a_path_prefix(http: aiohttp.ClientSession)
         await task
 
     outer = Starlette(routes=[Mount("/sandbox/7", app)], lifespan=lifespan)
-    with listen("127.0.0.1", 0) as socket, anyio.fail_after(30):
-        url = f"http://127.0.0.1:{socket.getsockname()[1]}"
-        told = Server(url, url, await env.card(), await env.runtime())
-        async with serve(outer, socket, told, register=False, hub=None):
+    listener = listen()
+    url = bound_url(listener)
+    with anyio.fail_after(30):
+        async with served(outer, listener):
             base = url + "/sandbox/7"
             assert (await ask(http, f"{base}/v1/call_tool", chat("a"))).json["text"] == "1: a"
             assert (await ask(http, f"{url}/v1/call_tool", chat("a"))).status == 404

@@ -14,11 +14,12 @@ import pytest
 from starlette.applications import Starlette
 
 from agent_env import AgentEnvironment
+from agent_env.net.listening import bound_url, listen
+from agent_env.net.serving import served
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
 from agent_env.serving.faces.contract import Site
 from agent_env.serving.faces.http import HttpFace
-from agent_env.serving.server import Server, listen, serve
 from agent_env_wrappers.contract import Status, ToolCall, ToolReturn
 
 pytestmark = pytest.mark.anyio
@@ -66,9 +67,10 @@ async def serving(agent: Any, keep_alive_seconds: float = 15.0) -> AsyncGenerato
             yield
 
     app = Starlette(routes=list(face.routes()), lifespan=lifespan)
-    with listen("127.0.0.1", 0) as socket, anyio.fail_after(30):
-        url = f"http://127.0.0.1:{socket.getsockname()[1]}"
-        async with serve(app, socket, Server(url, url, card, runtime), register=False, hub=None):
+    listener = listen()
+    url = bound_url(listener)
+    with anyio.fail_after(30):
+        async with served(app, listener):
             yield url, face
     await env.aclose()
 
