@@ -48,7 +48,7 @@ class GatewayProcess:
 async def launched(directory: str | Path) -> AsyncGenerator[GatewayProcess, None]:
     """Runs a gateway in a process of its own while the block runs; it also ends when this process dies.
 
-    Raises `LaunchFailed` with the last lines of what the process said.
+    Raises `LaunchFailed` when it does not start; it writes the reason to the standard error of this program.
     """
     token = secrets.token_urlsafe(32)
     process = await asyncio.create_subprocess_exec(
