@@ -150,6 +150,17 @@ async def test_peers_come_and_go_with_the_turn_and_a_failing_one_is_marked(model
     assert "tools" not in models.asked[-1].body
 
 
+async def test_a_peer_with_the_name_of_a_tool_is_refused(model: Any) -> None:
+    agent = Agent(model, name="x")
+
+    @agent.tool_plain
+    def ask_solver(message: str) -> str:
+        return message
+
+    with pytest.raises(WrapError, match="'x' has a tool 'ask_solver' already"):
+        await done(wrap(agent), tools=[peer(solve)])
+
+
 async def test_reasoning_and_model_calls_are_told(model: Any) -> None:
     told = await events(wrap(Agent(model)), "think")
     assert "".join(e.text for e in told if isinstance(e, TextDelta) and e.channel == "thought") == "let me see"

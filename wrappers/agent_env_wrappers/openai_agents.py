@@ -37,6 +37,7 @@ from agent_env_wrappers.openai_agents_team import Team
 from agent_env_wrappers.openai_client_hook import routed
 from agent_env_wrappers.openai_clients import OpenAIClients
 from agent_env_wrappers.parts import refuse_files
+from agent_env_wrappers.peers import arguments_of
 from agent_env_wrappers.replies import ending
 from agent_env_wrappers.versions import installed
 
@@ -209,7 +210,7 @@ def _told(event: Any, failed: set[str]) -> Iterator[Event]:
             yield ModelCall(data.response.model, usage, reason.reason if reason else None)
     elif event.type == "run_item_stream_event" and event.name == "tool_called":
         raw = event.item.raw_item
-        yield ToolCall(_field(raw, "call_id"), _field(raw, "name"), _arguments(_field(raw, "arguments")))
+        yield ToolCall(_field(raw, "call_id"), _field(raw, "name"), arguments_of(_field(raw, "arguments")))
     elif event.type == "run_item_stream_event" and event.name == "tool_output":
         call_id = _field(event.item.raw_item, "call_id")
         yield ToolReturn(call_id, event.item.output, call_id in failed)
@@ -217,13 +218,6 @@ def _told(event: Any, failed: set[str]) -> Iterator[Event]:
 
 def _field(raw: Any, name: str) -> Any:
     return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
-
-
-def _arguments(text: Any) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except (TypeError, ValueError):
-        return text
 
 
 def _output_schema(output_type: Any) -> Mapping[str, Any] | None:

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_env_wrappers.contract import AgentError, PeerTool, WrapError
+from agent_env_wrappers.contract import AgentError, PeerTool
 from agent_env_wrappers.kinds import is_kind
-from agent_env_wrappers.peers import ask
+from agent_env_wrappers.peers import ask, refuse_clash
 
 if TYPE_CHECKING:
     from agents import Agent
@@ -24,6 +24,7 @@ class Team:
 
     def __init__(self, root: Agent[Any], tools: Sequence[PeerTool], failed: set[str]) -> None:
         self._copies: dict[int, Agent[Any]] = {}
+        self._tools = tools
         self._peers = [function_tool(tool, failed) for tool in tools]
         self.root = self._equip(root)
 
@@ -37,10 +38,7 @@ class Team:
     def _equip(self, agent: Agent[Any]) -> Agent[Any]:
         if id(agent) in self._copies:
             return self._copies[id(agent)]
-        taken = {tool.name for tool in agent.tools}
-        clash = [tool.name for tool in self._peers if tool.name in taken]
-        if clash:
-            raise WrapError(f"the agent {agent.name!r} has a tool {clash[0]!r} already; give the peer another seat")
+        refuse_clash(self._tools, {tool.name for tool in agent.tools}, agent.name)
         made = agent.clone(tools=[*agent.tools, *self._peers]) if self._peers else agent
         self._copies[id(agent)] = made
         handoffs = [self._handoff(handoff) for handoff in agent.handoffs]

@@ -9,7 +9,6 @@ The model is given peers as tools, and their calls are made here, in a loop that
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from agent_env_wrappers.contract import (
     WrapError,
 )
 from agent_env_wrappers.parts import refuse_files
-from agent_env_wrappers.peers import PeerReply, ask
+from agent_env_wrappers.peers import PeerReply, arguments_of, ask
 from agent_env_wrappers.versions import installed
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class OpenAIEndpointWrapper:
                 return
             calls = completion.calls
             for call in calls:
-                yield ToolCall(call["id"], call["name"], _arguments(call["arguments"]))
+                yield ToolCall(call["id"], call["name"], arguments_of(call["arguments"]))
             replies = await asyncio.gather(*(_call(turn.tools, call) for call in calls))
             for call, reply in zip(calls, replies, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": reply.text})
@@ -206,10 +205,3 @@ async def _call(tools: Sequence[PeerTool], call: Mapping[str, str]) -> PeerReply
     if tool is None:
         return PeerReply(f"there is no tool {call['name']!r}", is_error=True)
     return await ask(tool, call["arguments"])
-
-
-def _arguments(text: str) -> Json:
-    try:
-        return json.loads(text or "{}")
-    except ValueError:
-        return text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from agent_env_wrappers.contract import Json, PeerTool
+from agent_env_wrappers.contract import Json, PeerTool, WrapError
 
 
 class PeerReply(NamedTuple):
@@ -36,3 +37,20 @@ async def ask(tool: PeerTool, arguments: str | dict[str, Json] | None) -> PeerRe
         return PeerReply(await tool.acall(**given))
     except Exception as error:  # noqa: BLE001 - whatever a peer raises, the model hears that it failed
         return PeerReply(f"{tool.seat} failed: {error}", is_error=True)
+
+
+def arguments_of(written: str | Json) -> Json:
+    """A model's tool arguments as JSON, or as the text that it wrote where that is none."""
+    if not isinstance(written, str):
+        return written or {}
+    try:
+        return json.loads(written or "{}")
+    except ValueError:
+        return written
+
+
+def refuse_clash(tools: Sequence[PeerTool], taken: Collection[str], agent: str | None) -> None:
+    """Raises `WrapError` when a peer's tool has the name of one of the agent's own."""
+    for tool in tools:
+        if tool.name in taken:
+            raise WrapError(f"the agent {agent!r} has a tool {tool.name!r} already; give the peer another seat")

@@ -33,7 +33,7 @@ from agent_env_wrappers.kinds import is_kind
 from agent_env_wrappers.openai_client_hook import routed
 from agent_env_wrappers.openai_clients import OpenAIClients
 from agent_env_wrappers.parts import refuse_files
-from agent_env_wrappers.peers import ask
+from agent_env_wrappers.peers import arguments_of, ask, refuse_clash
 from agent_env_wrappers.replies import ending
 from agent_env_wrappers.versions import installed
 
@@ -83,9 +83,7 @@ class PydanticAIWrapper:
             name=agent.name,
             description=getattr(agent, "description", None) or "",
             tools=[
-                ToolInfo(tool.name, tool.description or "", tool.function_schema.json_schema)
-                for toolset in agent.toolsets
-                for tool in getattr(toolset, "tools", {}).values()
+                ToolInfo(tool.name, tool.description or "", tool.function_schema.json_schema) for tool in self._tools()
             ],
             output_schema=None if agent.output_type is str else agent.output_json_schema(),
         )
@@ -132,6 +130,7 @@ class PydanticAIWrapper:
 
         options: dict[str, Any] = {"deps": self._deps}
         if turn.tools:
+            refuse_clash(turn.tools, {tool.name for tool in self._tools()}, self._agent.name)
             options["toolsets"] = [FunctionToolset([_tool(tool, failed) for tool in turn.tools])]
         if turn.model is not None:
             options["model"] = self._model(turn.model)
@@ -141,6 +140,10 @@ class PydanticAIWrapper:
         if DeferredToolRequests not in outputs and self._may_defer():
             options["output_type"] = [*outputs, DeferredToolRequests]
         return options
+
+    def _tools(self) -> list[Any]:
+        """The tools that the agent has of its own, as far as they are known before a run."""
+        return [tool for toolset in self._agent.toolsets for tool in getattr(toolset, "tools", {}).values()]
 
     def _outputs(self) -> list[Any]:
         output: Any = self._agent.output_type
@@ -182,7 +185,7 @@ def _told(event: Any, failed: set[str]) -> Iterator[Event]:
         case "part_delta" if event.delta.part_delta_kind in ("text", "thinking") and event.delta.content_delta:
             yield TextDelta(event.delta.content_delta, "answer" if event.delta.part_delta_kind == "text" else "thought")
         case "function_tool_call":
-            yield ToolCall(event.part.tool_call_id, event.part.tool_name, _arguments(event.part.args))
+            yield ToolCall(event.part.tool_call_id, event.part.tool_name, arguments_of(event.part.args))
         case "function_tool_result":
             part = event.part
             is_error = part.tool_call_id in failed or getattr(part, "outcome", "success") != "success"
@@ -214,7 +217,7 @@ def _end(result: AgentRunResult[Any]) -> Iterator[Event]:
 
 
 def _waiting(call: Any, kind: str) -> dict[str, Any]:
-    return {"id": call.tool_call_id, "kind": kind, "name": call.tool_name, "arguments": _arguments(call.args)}
+    return {"id": call.tool_call_id, "kind": kind, "name": call.tool_name, "arguments": arguments_of(call.args)}
 
 
 def _question(memory: Mapping[str, Any], call: Mapping[str, Any], usage: Usage | None) -> Interrupt:
@@ -248,10 +251,3 @@ def _results(memory: Mapping[str, Any]) -> DeferredToolResults:
         else:
             results.approvals[call["id"]] = ToolDenied(value[1]) if value[1] else ToolDenied()
     return results
-
-
-def _arguments(arguments: Any) -> Any:
-    try:
-        return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments or {}
-    except ValueError:
-        return arguments
