@@ -145,7 +145,10 @@ def test_a_strangers_pattern_cannot_stop_the_comparison(pattern: str) -> None:
 
 def test_schemas_that_would_take_too_long_are_unknown() -> None:
     choices = [{"anyOf": [{"required": [f"a{at}{option}"]} for option in range(8)]} for at in range(8)]
-    assert answered_within(3, {"allOf": choices}, {"type": "object"}).answer == "unknown"
+    assert answered_within(3, {"type": "object", "allOf": choices}, {"required": ["x"]}).answer == "unknown"
+    assert answered_within(3, {"allOf": choices}, {"type": "object"}).witness is None
+    sure = {"type": "object", "allOf": [{"required": ["x"]}, *choices]}
+    assert answered_within(3, sure, {"required": ["x"]}).answer == "yes"
     deep: Any = TEXT
     for _ in range(400):
         deep = {"type": "array", "items": deep}

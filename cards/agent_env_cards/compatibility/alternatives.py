@@ -27,10 +27,6 @@ _REFERENCE = re.compile(r'"\$ref": "#/\$defs/')
 ABSENT: Final = object()
 
 
-class TooLarge(Exception):
-    """The comparison takes more steps than it is given."""
-
-
 @dataclass(slots=True, eq=False)
 class Alternative:
     """Values of one JSON type that satisfy all `pieces`, whose combinators are resolved already.
@@ -78,14 +74,31 @@ class Space:
     """The schemas of one comparison, and what was derived from them."""
 
     def __init__(self, *documents: Document) -> None:
-        self._targets = {node: target for document in documents for node, target in document.targets.items()}
-        self._documents = documents
-        self._speaking = {node for document in documents for node in document.speaking}
+        self._targets: dict[int, Schema | None] = {}
+        self._documents: tuple[Document, ...] = ()
+        self._speaking: set[int] = set()
+        # Schemas are told apart by their ids, so whatever was seen is kept alive.
+        self._kept: list[Any] = []
+        self.take(*documents)
         self._spread: dict[int, list[Pieces]] = {}
         self._alternatives: dict[frozenset[int], list[Alternative]] = {}
         self._made: dict[tuple[object, ...], Schema] = {}
-        self._kept: list[Any] = []
+        self.proven: set[tuple[frozenset[int], int]] = set()
+        """Pairs of left schemas and a right one that were proven, resting on no assumption."""
         self._open: set[frozenset[int]] = set()
+
+    def take(self, *documents: Document) -> None:
+        """Turns to other documents; what was derived from earlier ones stays known."""
+        self._documents = documents
+        for document in documents:
+            self._targets.update(document.targets)
+            self._speaking.update(document.speaking)
+            self._kept.append(document)
+
+    @property
+    def size(self) -> int:
+        """How much is kept."""
+        return len(self._kept)
 
     def target(self, schema: Piece) -> Schema | None:
         """What the schema's `$ref` refers to, None if that is outside of the document."""
@@ -284,8 +297,9 @@ class Space:
 
 
 def _product(left: list[Pieces], right: list[Pieces]) -> list[Pieces]:
+    # Where there are too many combinations, what narrows further is left out: alternatives may say less.
     if len(left) * len(right) > MAX_ALTERNATIVES:
-        raise TooLarge
+        return left
     return [one + other for one in left for other in right]
 
 

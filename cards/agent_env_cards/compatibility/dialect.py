@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -47,6 +48,7 @@ _NUMBER = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum
 _COUNT = frozenset(
     f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Contains", "Properties")
 )
+_SIMPLEST = _NUMBER | _COUNT | {"type", "enum", "pattern", "format", "uniqueItems"}
 _TEXT = frozenset(("pattern", "format"))
 
 
@@ -58,7 +60,7 @@ class Malformed(ValueError):
         self.pointer = pointer
 
 
-@dataclass(slots=True)
+@dataclass
 class Document:
     """One rewritten schema.
 
@@ -72,12 +74,20 @@ class Document:
     closed: bool = True
     speaking: set[int] = field(default_factory=set[int])
 
+    @cached_property
+    def _plain(self) -> Any:
+        return _Validator(self.root)
+
+    @cached_property
+    def _with_formats(self) -> Any:
+        return _Validator(self.root, format_checker=FORMATS)
+
     def holds(self, value: Any, *, formats: bool = False) -> bool | None:
         """Validates a value, with formats asserted or not; None where that cannot be decided here."""
         if not self.closed:
             return None
         try:
-            return bool(_Validator(self.root, format_checker=FORMATS if formats else None).is_valid(value))
+            return bool((self._with_formats if formats else self._plain).is_valid(value))
         except (Undecidable, RecursionError, OverflowError, re.error):
             return None
 
@@ -100,14 +110,18 @@ _Validator: Any = extend(  # type: ignore[no-untyped-call]
 )
 
 
-def read(schema: Any, *, declared_only: bool = False) -> Document:
-    """Rewrites a schema; raises `Malformed`."""
-    return _Reader(schema, declared_only).document
+def read(schema: Any, *, declared_only: bool = False, pool: dict[str, Schema] | None = None) -> Document:
+    """Rewrites a schema; raises `Malformed`.
+
+    Documents that are read with one `pool` share their simple parts, so that what was proven of one is known of all.
+    """
+    return _Reader(schema, declared_only, {} if pool is None else pool).document
 
 
 class _Reader:
-    def __init__(self, raw: Any, declared_only: bool) -> None:
+    def __init__(self, raw: Any, declared_only: bool, pool: dict[str, Schema]) -> None:
         self._raw = raw
+        self._pool = pool
         self._declared_only = declared_only
         dialect = raw.get("$schema", "") if isinstance(raw, dict) else ""
         self._lone_refs = any(draft in str(dialect) for draft in ("draft-04", "draft-06", "draft-07"))
@@ -188,9 +202,9 @@ class _Reader:
                 _dependencies(_a(dict, value, below), out, inner, below)
             elif key in _SIMPLE:
                 out[key] = _SIMPLE[key](value, below)
-        return self._settled(out, raw, path, embedded)
+        return self._settled(out, raw, path, depth, embedded)
 
-    def _settled(self, out: dict[str, Any], raw: dict[str, Any], path: str, embedded: bool) -> Schema:
+    def _settled(self, out: dict[str, Any], raw: dict[str, Any], path: str, depth: int, embedded: bool) -> Schema:
         if self._declared_only:
             self.document.speaking.add(id(out))
         _settle_items(out)
@@ -213,6 +227,8 @@ class _Reader:
                 self._refer(out, embedded)
                 return {"anyOf": [out, {"type": ["null"]}]}
         self._refer(out, embedded)
+        if depth and out and out.keys() <= _SIMPLEST:
+            return self._pool.setdefault(json.dumps(out, sort_keys=True), out)
         return out or True
 
     def _refer(self, out: dict[str, Any], embedded: bool) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from agent_env_cards.compatibility.alternatives import ABSENT, Alternative, Space, TooLarge
+from agent_env_cards.compatibility.alternatives import ABSENT, Alternative, Space
 from agent_env_cards.compatibility.combinators import combined
 from agent_env_cards.compatibility.dialect import Schema
 from agent_env_cards.compatibility.facts import UNBOUNDED
@@ -28,13 +28,16 @@ MAX_SPLITS = 2
 MAX_DOUBTS = 3
 
 
+class TooLarge(Exception):
+    """The comparison takes more steps than it is given."""
+
+
 class Prover:
     """One comparison: what is proven, what is assumed, and how many steps it took."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.samples = Samples(space, lambda left, right: self.entails(left, right) is None)
-        self._proven: set[tuple[frozenset[int], int]] = set()
         self._assumed: dict[tuple[frozenset[int], int], int] = {}
         self._steps = self._depth = self._splits = self._doubts = 0
         self._used = UNBOUNDED
@@ -50,8 +53,8 @@ class Prover:
             return None
         left = [self.space.followed(schema) for schema in left]
         alternatives = self.space.alternatives(left)
-        name = (frozenset(id(schema) for schema in left if schema is not True), id(right))
-        if name in self._proven:
+        name = (frozenset([id(schema) for schema in left if schema is not True]), id(right))
+        if name in self.space.proven:
             return None
         if name in self._assumed:
             self._used = min(self._used, self._assumed[name])
@@ -63,14 +66,17 @@ class Prover:
         finally:
             del self._assumed[name]
         if failure is None and self._used >= index:
-            self._proven.add(name)
+            self.space.proven.add(name)
         self._used = min(outer, self._used if self._used < index else UNBOUNDED)
         return failure
 
     def every(self, alternatives: Iterable[Alternative], right: Schema) -> Failure | None:
         """Proves that every value of several alternatives satisfies a schema."""
-        rest = iter(alternatives)
-        failure = next((failure for one in rest if (failure := self.entails(one, right)) is not None), None)
+        rest, failure = iter(alternatives), None
+        for one in rest:
+            failure = self.entails(one, right)
+            if failure is not None:
+                break
         if failure is None:
             return None
         # The first alternative may hold less than its structure tells, so the others are asked for values as well.
@@ -85,8 +91,11 @@ class Prover:
     def entails(self, left: Alternative, right: Schema) -> Failure | None:
         """Proves that every value of an alternative satisfies a schema."""
         self._steps += 1
-        if right is True or any(piece is right for piece in left.pieces):
+        if right is True:
             return None
+        for piece in left.pieces:
+            if piece is right:
+                return None
         if self._steps > MAX_STEPS or self._depth > MAX_DEPTH:
             raise TooLarge
         self._depth += 1

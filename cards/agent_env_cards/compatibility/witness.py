@@ -52,6 +52,14 @@ class Samples:
         """Values of an alternative close to what the right side speaks of."""
         yield from self._of(left, list(islice(_hints(right), 24)), 0)
 
+    def extremes(self, schemas: Sequence[Schema]) -> Iterator[Any]:
+        """A small value of the schemas, and of objects one with all properties that are declared."""
+        for left in self._space.alternatives(schemas)[:1]:
+            yield from islice(self._of(left, [], 0), 1)
+            if left.kind == "object":
+                values = ((name, self._first(left.objects.value(name), 0)) for name in sorted(left.objects.named))
+                yield from self.objects(left, {name: value for name, value in values if value is not ABSENT})
+
     def meeting(self, left: Alternative, schemas: Sequence[Schema]) -> Iterator[Any]:
         """Values of an alternative that satisfy one of the schemas too."""
         for schema in schemas:

@@ -1,0 +1,151 @@
+"""Comparing two schemas: prove, refute, or say that neither can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from agent_env_cards.compatibility.alternatives import Space
+from agent_env_cards.compatibility.dialect import Document, Malformed, Schema, read
+from agent_env_cards.compatibility.entailment import Prover, TooLarge
+from agent_env_cards.compatibility.failure import Failure
+from agent_env_cards.compatibility.values import key
+from agent_env_cards.compatibility.verdict import NO_WITNESS, Answer, Verdict
+
+MAX_TRIED = 60
+MAX_KEPT = 4_000
+_TOO_LARGE = Verdict("unknown", "", "the schemas are too large to compare")
+
+T = TypeVar("T")
+
+
+class Prepared:
+    """A schema that was read once, to be compared many times.
+
+    With `declared_only` it sends no property that it does not declare, which matters where it is on the left. Schemas
+    that are prepared with one `pool`, a mapping that starts empty, are compared faster with each other.
+    """
+
+    def __init__(self, schema: Any, *, declared_only: bool = False, pool: dict[str, Schema] | None = None) -> None:
+        self.schema = schema
+        self.fault: Malformed | None = None
+        self.document = Document()
+        try:
+            self.document = read(schema, declared_only=declared_only, pool=pool)
+        except Malformed as error:
+            self.fault = error
+        self._space = Space(self.document)
+
+    def facing(self, document: Document) -> Prover:
+        """A proof about this schema and another one; what is known of this one is not worked out again."""
+        if self._space.size > MAX_KEPT:
+            self._space = Space(self.document)
+        self._space.take(self.document, document)
+        return Prover(self._space)
+
+    @cached_property
+    def samples(self) -> list[Any]:
+        """A small value and one with everything in it, as far as a validator has confirmed them."""
+        if self.fault is not None:
+            return []
+        none: list[Any] = []
+        prover = self.facing(self.document)
+        made = _bounded(lambda: list(prover.samples.extremes((self.document.root,))), none)
+        return [value for value in made if self.document.holds(value, formats=True) is True]
+
+
+def compare(left: Prepared, right: Prepared) -> Verdict:
+    """Tells whether every value of the left schema is a value of the right one."""
+    verdict = _trivial(left, right)
+    if verdict is not None:
+        return verdict
+    verdict = _bounded(lambda: _decided(left, right.document), _TOO_LARGE)
+    if verdict.answer == "unknown" and (value := _refuting(left, right)) is not NO_WITNESS:
+        return Verdict("no", verdict.pointer, verdict.why, value)
+    return verdict
+
+
+def answer(left: Prepared, right: Prepared) -> Answer:
+    """The answer of `compare`, without looking for the reason of a "no"."""
+    verdict = _trivial(left, right)
+    if verdict is not None:
+        return verdict.answer
+    if _lacking(left, right) is not NO_WITNESS:
+        return "no"
+    proven = _bounded(lambda: _unproven(left, right.document)[1] is None, False)
+    if proven:
+        return "yes"
+    return "no" if _refuting(left, right) is not NO_WITNESS else compare(left, right).answer
+
+
+def disjoint(left: Prepared, right: Prepared) -> Verdict:
+    """Tells whether no value satisfies both schemas; "no" has one that does as its witness."""
+    if left.fault is not None or right.fault is not None:
+        return Verdict("unknown")
+    return _bounded(lambda: _met(left, right.document), _TOO_LARGE)
+
+
+def _trivial(left: Prepared, right: Prepared) -> Verdict | None:
+    for side, schema in (("left", left), ("right", right)):
+        if schema.fault is not None:
+            why = f"the {side} side is not a usable schema: {schema.fault}"
+            return Verdict("unknown", schema.fault.pointer, why)
+    sender, taker = left.document, right.document
+    same = sender.root == taker.root and key(sender.root) == key(taker.root)
+    return Verdict("yes") if same and (sender.closed or left.schema == right.schema) else None
+
+
+def _unproven(left: Prepared, taker: Document) -> tuple[Prover, Failure | None]:
+    prover = left.facing(taker)
+    return prover, prover.subset((left.document.root,), taker.root)
+
+
+def _decided(left: Prepared, taker: Document) -> Verdict:
+    sender = left.document
+    prover, failure = _unproven(left, taker)
+    if failure is None:
+        return Verdict("yes")
+    pointer = "".join("/" + token.replace("~", "~0").replace("/", "~1") for token in failure.path)
+    for value in _tried(failure.values(), prover.near((sender.root,), taker.root)):
+        if sender.holds(value, formats=True) is True and taker.holds(value) is False:
+            return Verdict("no", pointer, failure.why, value)
+    return Verdict("unknown", pointer, failure.why)
+
+
+def _lacking(left: Prepared, right: Prepared) -> Any:
+    """A value of the left side that lacks what the right one requires at the top: the commonest refutation."""
+    root = right.document.root
+    required = root.get("required", ()) if isinstance(root, dict) else ()
+    lacking = (one for one in left.samples if isinstance(one, dict) and any(name not in one for name in required))
+    return next(lacking, NO_WITNESS)
+
+
+def _refuting(left: Prepared, right: Prepared) -> Any:
+    """A value of the left side's samples that the right side refuses."""
+    value = _lacking(left, right)
+    if value is NO_WITNESS:
+        return next((one for one in left.samples if right.document.holds(one) is False), NO_WITNESS)
+    return value
+
+
+def _met(left: Prepared, other: Document) -> Verdict:
+    prover, one = left.facing(other), left.document
+    if all(prover.disjoint(alternative, other.root) for alternative in prover.space.alternatives((one.root,))):
+        return Verdict("yes")
+    for value in _tried(prover.near((one.root, other.root), True), prover.near((one.root,), other.root)):
+        if one.holds(value, formats=True) is True and other.holds(value, formats=True) is True:
+            return Verdict("no", witness=value)
+    return Verdict("unknown")
+
+
+def _tried(*sources: Iterator[Any]) -> Iterable[Any]:
+    return chain.from_iterable(islice(source, MAX_TRIED) for source in sources)
+
+
+def _bounded(work: Callable[[], T], otherwise: T) -> T:
+    try:
+        return work()
+    except (TooLarge, RecursionError):
+        return otherwise
