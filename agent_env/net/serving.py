@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -41,11 +41,9 @@ class _Server(uvicorn.Server):
 
     async def run_on(self, listener: socket.socket) -> None:
         """Serves until it is told to stop; raises `ConfigurationError` when the app did not start."""
-        try:
+        # It exits when the app did not start, which is for a program of its own: in ours it would end everybody's loop.
+        with suppress(SystemExit):
             await self.serve([listener])
-        except SystemExit:
-            # It is for a program of its own; in ours it would end the event loop of everybody.
-            pass
         if not self.ready.is_set():
             raise ConfigurationError("the app did not start; the log of the program has the reason")
 
@@ -94,11 +92,11 @@ async def served(
         ready.cancel()
         server.should_exit = True
         with anyio.CancelScope(shield=True):
-            done, _ = await asyncio.wait({serving}, timeout=stop_seconds + LIFESPAN_SECONDS)
-            if not done:
+            await asyncio.wait({serving}, timeout=stop_seconds + LIFESPAN_SECONDS)
+            if not serving.done():
                 log.error("an app did not end within %g s of its last request; it is left behind", LIFESPAN_SECONDS)
                 serving.cancel()
                 await asyncio.wait({serving}, timeout=1.0)
         listener.close()
-        if done and not serving.cancelled() and (error := serving.exception()) is not None:
+        if serving.done() and not serving.cancelled() and (error := serving.exception()) is not None:
             raise error

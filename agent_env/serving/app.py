@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,13 +12,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_env.errors import AgentEnvError, ConfigurationError
+from agent_env.errors import AgentEnvError, ConfigurationError, UnknownTool
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
+from agent_env.serving.documents import answer_document, entity_tag
 from agent_env.serving.faces.a2a import A2aFace
 from agent_env.serving.faces.contract import Face, Site
 from agent_env.serving.faces.http import HttpFace
+from agent_env.serving.faces.http_messages import error_headers
 from agent_env.serving.faces.mcp import McpFace
 from agent_env.serving.faces.websocket import WebSocketFace
 from agent_env_cards import CARD_PATH, EnvironmentCard, Interface
@@ -39,8 +41,7 @@ def interfaces() -> list[Interface]:
 def build_app(runtime: Runtime, card: EnvironmentCard, access: Access, address: PublicAddress) -> ASGIApp:
     """Builds the app of a started environment."""
     site = Site(runtime, card, access, address)
-    http = HttpFace(site)
-    faces: Sequence[Face] = (WebSocketFace(site), http, McpFace(site), A2aFace(site))
+    faces: Sequence[Face] = (WebSocketFace(site), HttpFace(site), McpFace(site), A2aFace(site))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -50,46 +51,72 @@ def build_app(runtime: Runtime, card: EnvironmentCard, access: Access, address: 
             yield
 
     # The OpenAPI document comes from the HTTP face; FastAPI's own layers would cost each call a third more.
-    app = Starlette(lifespan=lifespan)
+    app = Starlette(
+        lifespan=lifespan,
+        exception_handlers={AgentEnvError: _refused, 404: _nowhere, 405: _not_so, Exception: _crashed},
+    )
     app.router.redirect_slashes = False
     written = card.to_json().encode()
-    etag = f'"{card.digest().removeprefix("sha256:")}"'
+    tag = entity_tag(written)
 
     async def environment_card(request: Request) -> Response:
-        headers = {"ETag": etag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers=headers)
-        return Response(written, media_type="application/json", headers=headers)
+        return answer_document(request, written, tag)
 
     app.router.routes.append(Route(CARD_PATH, environment_card, methods=["GET", "HEAD"]))
     for face in faces:
         app.router.routes.extend(face.routes())
-    app.add_exception_handler(AgentEnvError, _answer_error)
     return app
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AgentEnvError)
-    headers = {} if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after)))}
-    return JSONResponse({"error": error.to_wire()}, error.http_status, headers)
+async def _refused(request: Request, error: Exception) -> Response:
+    error = cast(AgentEnvError, error)
+    return JSONResponse({"error": error.to_wire()}, error.http_status, error_headers(error))
+
+
+async def _nowhere(request: Request, error: Exception) -> Response:
+    return await _refused(
+        request,
+        UnknownTool(f"there is nothing at {request.url.path}; {CARD_PATH} lists what is here, /docs explains it"),
+    )
+
+
+async def _not_so(request: Request, error: Exception) -> Response:
+    allowed = (getattr(error, "headers", None) or {}).get("Allow", "another method")
+    wire = UnknownTool(f"{request.url.path} does not take {request.method}; it takes {allowed}").to_wire()
+    return JSONResponse({"error": wire}, 405, {"Allow": allowed})
+
+
+async def _crashed(request: Request, error: Exception) -> Response:
+    # The server logs the exception; the caller gets none of it.
+    return await _refused(request, AgentEnvError("the server failed; its log has the details"))
 
 
 def lazily(build: Callable[[], Awaitable[ASGIApp]], close: Callable[[], Awaitable[None]]) -> ASGIApp:
-    """An app that is built when its server's lifespan starts and closed when it ends."""
-    built: list[Any] = []
+    """An app that is built when its server's lifespan starts and closed when it ends.
+
+    An error of ours while it is built fails the server's start, with its message.
+    """
+    built: list[ASGIApp] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            inner = await build()
-            built.append(inner)
             try:
-                await inner(scope, receive, send)
+                built.append(await build())
+            except AgentEnvError as error:
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": error.message})
+                return
+            try:
+                await built[-1](scope, receive, send)
             finally:
                 built.clear()
                 await close()
         elif built:
-            await built[0](scope, receive, send)
+            await built[-1](scope, receive, send)
         else:
-            raise ConfigurationError("the app of an AgentEnvironment needs a server that runs its lifespan")
+            raise ConfigurationError(
+                "the app of an AgentEnvironment starts with its server's lifespan, which did not run; an app that "
+                "mounts it must run its lifespan too"
+            )
 
     return app

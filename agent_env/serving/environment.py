@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from agent_env.context import Recorder
 from agent_env.errors import ConfigurationError
-from agent_env.net import Limits, OutwardGuard, Tokens, check_binding, is_loopback
+from agent_env.net import Limits, OutwardGuard, Tokens, bound_url, check_binding, is_loopback, listen
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.card import environment_card, own_card
 from agent_env.runtime.declared import INJECTED, Declared, declare
@@ -23,8 +22,9 @@ from agent_env.runtime.turns import OnEvent
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
 from agent_env.serving.app import ASGIApp, build_app, interfaces, lazily
+from agent_env.serving.options import HubTarget
 from agent_env.serving.peers import peer_source
-from agent_env.serving.server import Server, listen, serve
+from agent_env.serving.server import Server, serve
 from agent_env_cards import (
     AGENT_CARD_PATH,
     DRAFT_VERSION,
@@ -39,9 +39,9 @@ from agent_env_cards import (
     name_fault,
     parse_version,
 )
+from agent_env_cards.names import seat_fault, tool_fault
 
 F = TypeVar("F", bound=Callable[..., Any])
-HubTarget = str | Path | Literal[False] | None
 
 
 class AgentEnvironment:
@@ -98,7 +98,9 @@ class AgentEnvironment:
         wrapper: str | type[Any] | None = None,
     ) -> None:
         self._runtime: Runtime | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = asyncio.Lock()
+        self._servers = 0
         self._agent = agent
         self._hub: HubTarget = hub
         self._peers = dict(peers or {})
@@ -108,8 +110,10 @@ class AgentEnvironment:
         self._tokens = auth if auth is None or isinstance(auth, Tokens) else Tokens(auth)
         if version is not None:
             _check_version(version)
-        if name is not None and (fault := name_fault(name)):
-            raise ConfigurationError(fault)
+        faults = [] if name is None else [name_fault(name)]
+        for fault in (*faults, *map(seat_fault, self._peers)):
+            if fault is not None:
+                raise ConfigurationError(fault)
         self._definition = Definition(
             name or "",
             version or DRAFT_VERSION,
@@ -119,10 +123,6 @@ class AgentEnvironment:
             needs=tuple(needs),
             offers=offers or _offer(skills, tags, examples),
         )
-        seats = {need.seat for need in needs}
-        unknown = sorted(self._peers.keys() - seats)
-        # A peer that is named needs no need on the card; the agent gets it all the same.
-        self._extra_seats = tuple(unknown)
         for function in tools:
             self.tool(function)
         for function in functions:
@@ -161,6 +161,7 @@ class AgentEnvironment:
         """Sets what makes an episode's first observation, from the `SessionView` with its seed and options."""
         declared = declare(function, name="on_reset")
         _without_arguments(declared, "on_reset")
+        self._refuse_when_running("on_reset")
         self._definition.on_reset = declared
         return function
 
@@ -170,40 +171,65 @@ class AgentEnvironment:
         if function is None:
             return partial(self._add, known, kind, name=name, weight=weight)
         declared = declare(function, name=name, weight=weight)
+        if fault := tool_fault(declared.name, kind):
+            raise ConfigurationError(fault)
         if declared.name in known or (kind == "tool" and declared.name == "chat"):
             raise ConfigurationError(
                 f"there is a {kind} {declared.name!r} already; pass name=… to give this one another"
             )
         if kind == "reward":
             _without_arguments(declared, kind)
+        self._refuse_when_running(kind)
+        known[declared.name] = declared
+        return function
+
+    def _refuse_when_running(self, kind: str) -> None:
         if self._runtime is not None:
             raise ConfigurationError(
                 f"the environment runs already, and its card is out; add the {kind} before its first use"
             )
-        known[declared.name] = declared
-        return function
 
     # ── what it becomes ────────────────────────────────────────────────────────────────────────────────────────
 
     async def runtime(self) -> Runtime:
-        """The running environment, started at the first call; `aclose` ends it."""
+        """The running environment, started at the first call; `aclose` ends it.
+
+        It belongs to the event loop that it was started in. Raises `ConfigurationError` in another one, for an agent
+        without a name, and for facts that no card may have.
+        """
+        self._enter_loop()
         if self._runtime is None:
             async with self._starting:
                 if self._runtime is None:
-                    definition = self._definition
-                    info = await definition.wrapper.describe()
-                    if not definition.name:
-                        definition.name = name_of(self._agent, info)
-                    definition.description = definition.description or info.description
-                    peers = peer_source(
-                        definition, self._peers, hub=self._hub, card=lambda: own_card(self._started())
-                    )
-                    self._runtime = Runtime(definition, info, peers=peers)
+                    self._runtime = await self._start()
         return self._runtime
 
-    def _started(self) -> Runtime:
-        assert self._runtime is not None
-        return self._runtime
+    def _enter_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._runtime is not None and self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise ConfigurationError(
+                    f"{self._definition.identity} runs in another event loop; reach it by its URL or its reference"
+                )
+            # Its sessions ended with the loop that they lived in.
+            self._runtime = None
+            self._starting = asyncio.Lock()
+            self._servers = 0
+        self._loop = loop
+
+    async def _start(self) -> Runtime:
+        definition = self._definition
+        info = await definition.wrapper.describe()
+        if not definition.name:
+            definition.name = name_of(self._agent, info)
+        definition.description = definition.description or info.description
+        peers = peer_source(definition, self._peers, hub=self._hub, card=lambda: own_card(runtime))
+        runtime = Runtime(definition, info, peers=peers)
+        try:
+            own_card(runtime).to_dict()
+        except CardError as error:
+            raise ConfigurationError(f"{definition.identity} cannot be an environment as it is: {error}") from None
+        return runtime
 
     async def card(self, *, url: str | None = None) -> EnvironmentCard:
         """The Environment Card; the same facts and digest whether it is served or not."""
@@ -232,17 +258,33 @@ class AgentEnvironment:
             tool, arguments, session_id=session, caller=caller or Caller(recorder=self._recorder), on_event=on_event
         )
 
-    def app(self, *, public_url: str | None = None, local: bool = False) -> ASGIApp:
+    def app(
+        self,
+        *,
+        public_url: str | None = None,
+        trusted_proxies: Collection[str] = (),
+        local: bool = False,
+        insecure: bool = False,
+    ) -> ASGIApp:
         """The ASGI app with every face, for a server of your own; it starts and stops with the server's lifespan.
 
-        Without tokens only loopback callers may bring a run. `public_url` is the address that clients use, where
-        neither the Host header nor a trusted proxy tells it.
+        `public_url` is the address that clients use, where neither the Host header nor one of `trusted_proxies`
+        (addresses; loopback by default) tells it. Without tokens the app answers this machine alone, unless
+        `insecure`, and only loopback callers may bring a run. `local` says that the server listens on loopback alone:
+        then the gateway of a run may be on this machine too.
         """
-        return lazily(lambda: self._build(public_url or "http://127.0.0.1", public_url, local), self.aclose)
+        address = PublicAddress(public_url or "http://127.0.0.1", public_url, trusted_proxies)
 
-    async def _build(self, fallback: str, public_url: str | None, local: bool) -> ASGIApp:
-        access = Access(self._tokens, self._recorder, OutwardGuard(local=local))
-        return build_app(await self.runtime(), await self.card(), access, PublicAddress(fallback, public_url))
+        async def build() -> ASGIApp:
+            app = await self._build(address, OutwardGuard(local=local), insecure)
+            self._servers += 1
+            return app
+
+        return lazily(build, self._leave)
+
+    async def _build(self, address: PublicAddress, guard: OutwardGuard, insecure: bool) -> ASGIApp:
+        access = Access(self._tokens, self._recorder, guard, insecure)
+        return build_app(await self.runtime(), await self.card(), access, address)
 
     @asynccontextmanager
     async def serving(
@@ -251,6 +293,7 @@ class AgentEnvironment:
         port: int = 0,
         *,
         public_url: str | None = None,
+        trusted_proxies: Collection[str] = (),
         register: bool = True,
         insecure: bool = False,
         source: str | None = None,
@@ -259,39 +302,43 @@ class AgentEnvironment:
         """Serves inside a program until the block ends; port 0 takes a free one.
 
         Registers in the hub and keeps the lease, unless `register` is False or the environment has `hub=False`.
-        Raises `ConfigurationError` for a port that is taken, or a host beyond loopback without tokens.
+        `public_url` and `trusted_proxies` are as in `app`. Raises `ConfigurationError` for a port that is taken, or a
+        host beyond loopback without tokens.
         """
         check_binding(host, self._tokens, insecure=insecure)
-        with listen(host, port) as socket:
-            fallback = _address(host, socket.getsockname()[1])
-            app = await self._build(fallback, public_url, is_loopback(host))
-            runtime = await self.runtime()
-            card = await self.card()
-            url = (public_url or fallback).rstrip("/")
-            hub = None if isinstance(self._hub, bool) else self._hub
-            async with serve(
-                app,
-                socket,
-                Server(url, fallback, card, runtime),
-                register=register and not isinstance(self._hub, bool),
-                hub=hub,
-                source=source,
-                launch_id=launch_id,
-            ) as server:
-                yield server
-        await self.aclose()
+        with listen(host, port) as listener:
+            fallback = bound_url(listener)
+            address = PublicAddress(fallback, public_url, trusted_proxies)
+            app = await self._build(address, OutwardGuard(local=is_loopback(host)), insecure)
+            server = Server((public_url or fallback).rstrip("/"), fallback, await self.card(), await self.runtime())
+            self._servers += 1
+            try:
+                async with serve(
+                    app,
+                    listener,
+                    server,
+                    register=register and not isinstance(self._hub, bool),
+                    hub=None if isinstance(self._hub, bool) else self._hub,
+                    source=source,
+                    launch_id=launch_id,
+                ):
+                    yield server
+            finally:
+                await self._leave()
+
+    async def _leave(self) -> None:
+        """Ends what the last server leaves behind."""
+        self._servers -= 1
+        if self._servers <= 0:
+            self._servers = 0
+            await self.aclose()
 
     async def aclose(self) -> None:
         """Ends all sessions; the agent stays, and the environment can be started again."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            await runtime.aclose()
-
-
-def _address(host: str, port: int) -> str:
-    # An unspecified address is where a server listens, never where a client finds it.
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)
-    return f"http://{f'[{name}]' if ':' in name and not name.startswith('[') else name}:{port}"
+        async with self._starting:
+            runtime, self._runtime = self._runtime, None
+            if runtime is not None:
+                await runtime.aclose()
 
 
 def _offer(skills: Sequence[str | Skill], tags: Sequence[str], examples: Sequence[str | SampleRequest]) -> Offer | None:

@@ -7,7 +7,6 @@ by a message; one that is streamed, polled or takes longer is a task. Under our 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -26,6 +25,8 @@ from starlette.routing import BaseRoute, Route
 
 from agent_env.errors import AgentEnvError
 from agent_env.net.a2a_wire import parse
+from agent_env.serving.address import ADDRESS_HEADERS
+from agent_env.serving.documents import answer_document, entity_tag
 from agent_env.serving.faces.a2a_errors import jsonrpc_response, rest_response
 from agent_env.serving.faces.a2a_executor import MESSAGE_SECONDS
 from agent_env.serving.faces.a2a_gate import Gate
@@ -79,7 +80,7 @@ class A2aFace:
         return [
             Route(
                 route.path,
-                Gate(route.app, self._site.access, max_bytes=max_bytes, refuse=refuse),
+                Gate(route.app, self._site, max_bytes=max_bytes, refuse=refuse),
                 methods=sorted(route.methods or ()),
             )
             for route in routes
@@ -101,10 +102,7 @@ class A2aFace:
             # A Host that no card may name.
             content, etag = write(self._site.address.fallback)
         # The addresses on the card are those that this client sees.
-        headers = {"ETag": etag, "Cache-Control": "no-cache", "Vary": "Host, X-Forwarded-Host, X-Forwarded-Proto"}
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type="application/json", headers=headers)
+        return answer_document(request, content, etag, vary=", ".join(ADDRESS_HEADERS))
 
     def _write_card(self, base_url: str) -> tuple[bytes, str]:
         # Clients of 0.3 look here too, and pass by what they do not know, as those of 1.0 do.
@@ -129,4 +127,4 @@ def _merged(card: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 def _encode(card: Mapping[str, Any]) -> tuple[bytes, str]:
     content = json.dumps(card, ensure_ascii=False).encode()
-    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    return content, entity_tag(content)

@@ -18,10 +18,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_env.context import Principal
-from agent_env.errors import AgentEnvError, Forbidden, MessageTooLarge
+from agent_env.errors import AgentEnvError, MessageTooLarge
 from agent_env.net.a2a_wire import EXTENSION, EXTENSION_HEADERS
-from agent_env.serving.access import Access, same_origin
 from agent_env.serving.faces.a2a_errors import failed_inside, rest_response
+from agent_env.serving.faces.contract import Site
 
 log = logging.getLogger("agent_env.serving")
 
@@ -57,13 +57,13 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        access: Access,
+        site: Site,
         *,
         max_bytes: int,
         refuse: Callable[[AgentEnvError], Response],
     ) -> None:
         self._app = app
-        self._access = access
+        self._site = site
         # In JSON, contents of files are base64, and other text is escaped.
         self._max_bytes = 2 * max_bytes
         self._refuse = refuse
@@ -73,9 +73,7 @@ class Gate:
         request = Request(scope)
         headers = request.headers
         try:
-            if not same_origin(headers.get("origin"), headers.get("host")):
-                raise Forbidden("pages of other origins may not call this agent")
-            principal = self._access.principal(headers.get("authorization"))
+            principal = self._site.access.admit(scope, headers, self._site.address)
             body = await self._read(headers, receive)
         except AgentEnvError as error:
             await self._refuse(error)(scope, receive, send)
@@ -89,8 +87,9 @@ class Gate:
         try:
             await self._app(scope, _replay(exchange, body), answer.send)
         except Exception:
-            # What breaks after the first byte cannot be told any more; the stream just ends.
-            log.exception("an A2A request failed inside the server")
+            # The SDK's streams of 0.3 raise what others answer with; anything else is a failure of ours.
+            if exchange.error is None:
+                log.exception("an A2A request failed inside the server")
             await answer.end()
         finally:
             watch.cancel()
@@ -136,7 +135,10 @@ def _replay(exchange: Exchange, body: bytes) -> Receive:
 
 
 class _Answer:
-    """What goes back to the client: the SDK's answer, with our error in its place where there is one."""
+    """What goes back to the client: the SDK's answer, with our error in its place where there is one.
+
+    The head waits for the first piece of the body: until then the SDK may still find that the request is at fault.
+    """
 
     def __init__(
         self, exchange: Exchange, refuse: Callable[[AgentEnvError], Response], scope: Scope, send: Send
@@ -145,40 +147,45 @@ class _Answer:
         self._refuse = refuse
         self._scope = scope
         self._send = send
+        self._head: Message | None = None
         self._started = False
         self._replaced = False
 
     async def send(self, message: Message) -> None:
         """Passes on one ASGI message of the SDK's answer."""
         if message["type"] == "http.response.start":
-            self._started = True
-            error = self._exchange.error
-            # A JSON-RPC error is an answer like others, with status 200; on HTTP+JSON the status is the answer.
-            if error is not None and self._refuse is rest_response:
-                self._replaced = True
-                await self._replace(error)
-                return
-            if self._exchange.activated:
-                headers = MutableHeaders(scope=message)
-                for name in EXTENSION_HEADERS:
-                    if name in self._exchange.headers:
-                        headers[name] = EXTENSION
-        elif self._replaced:
+            self._head = message
             return
-        elif not message.get("more_body"):
-            self._exchange.answered = True
-        await self._send(message)
+        if not self._started:
+            # A JSON-RPC error is an answer like others, with status 200; on HTTP+JSON the status is the answer.
+            if self._exchange.error is not None and self._refuse is rest_response:
+                await self._replace(self._exchange.error)
+            else:
+                await self._start()
+        if not self._replaced:
+            self._exchange.answered = not message.get("more_body")
+            await self._send(message)
 
     async def end(self) -> None:
-        """Ends an answer that broke."""
+        """Ends an answer that broke; what breaks after its first piece cannot be told any more."""
         if not self._started:
-            await self._replace(failed_inside())
+            await self._replace(self._exchange.error or failed_inside())
         elif not self._exchange.answered and not self._exchange.gone.is_set():
             self._exchange.answered = True
             await self._send({"type": "http.response.body", "body": b""})
 
+    async def _start(self) -> None:
+        assert self._head is not None
+        self._started = True
+        if self._exchange.activated:
+            headers = MutableHeaders(scope=self._head)
+            for name in EXTENSION_HEADERS:
+                if name in self._exchange.headers:
+                    headers[name] = EXTENSION
+        await self._send(self._head)
+
     async def _replace(self, error: AgentEnvError) -> None:
-        self._exchange.answered = True
+        self._started = self._replaced = self._exchange.answered = True
         await self._refuse(error)(self._scope, _nothing, self._send)
 
 

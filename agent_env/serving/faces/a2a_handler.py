@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Final
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, contextmanager
+from typing import Final, cast
 
 from a2a.extensions.common import get_requested_extensions
 from a2a.server.agent_execution import SimpleRequestContextBuilder
@@ -15,7 +15,18 @@ from a2a.server.events import Event
 from a2a.server.id_generator import IDGenerator, IDGeneratorContext
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.types import AgentCard, Message, SendMessageRequest, Task, TaskState
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskState,
+)
 from a2a.utils.errors import A2AError, UnsupportedOperationError
 from starlette.requests import Request
 
@@ -81,14 +92,9 @@ class MessageHandler(DefaultRequestHandler):
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
         """Answers a message by a message or a task."""
-        call = await self._begin(params, context, streaming=False)
-        try:
+        with _untold():
+            call = await self._begin(params, context, streaming=False)
             answer: Message | Task = await super().on_message_send(params, context)
-        except A2AError:
-            raise
-        except Exception:
-            log.exception("an A2A message could not be answered")
-            raise a2a_error(failed_inside()) from None
         if call is not None and call.error is not None:
             raise _told(call.exchange, call.error)
         return answer
@@ -97,16 +103,35 @@ class MessageHandler(DefaultRequestHandler):
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Answers a message by a task and its updates."""
-        await self._begin(params, context, streaming=True)
-        try:
+        with _untold():
+            await self._begin(params, context, streaming=True)
             async with aclosing(super().on_message_send_stream(params, context)) as events:
                 async for event in events:
                     yield event
-        except A2AError:
-            raise
-        except Exception:
-            log.exception("an A2A message could not be answered")
-            raise a2a_error(failed_inside()) from None
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Streams the updates of a task that runs."""
+        with _untold():
+            async with aclosing(super().on_subscribe_to_task(params, context)) as events:
+                async for event in events:
+                    yield event
+
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
+        """Gives a task as it stands."""
+        with _untold():
+            return cast("Task | None", await super().on_get_task(params, context))
+
+    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        """Lists the caller's tasks."""
+        with _untold():
+            return cast(ListTasksResponse, await super().on_list_tasks(params, context))
+
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        """Cancels a task, and the turn that it runs."""
+        with _untold():
+            return cast("Task | None", await super().on_cancel_task(params, context))
 
     async def aclose(self) -> None:
         """Ends what still runs, and sends the notifications that wait."""
@@ -191,6 +216,18 @@ class MessageHandler(DefaultRequestHandler):
             )
         if not message.context_id:
             message.context_id = task.context_id
+
+
+@contextmanager
+def _untold() -> Generator[None]:
+    """Keeps back what the SDK would send: the text of whatever was raised."""
+    try:
+        yield
+    except A2AError:
+        raise
+    except Exception:
+        log.exception("an A2A request failed inside the server")
+        raise a2a_error(failed_inside()) from None
 
 
 def _told(exchange: Exchange, error: AgentEnvError) -> A2AError:

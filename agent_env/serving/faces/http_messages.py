@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
-from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from agent_env.context import RUN_HEADER, Principal
@@ -26,7 +24,6 @@ from agent_env.errors import (
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.parts import encode_event
 from agent_env.runtime.turns import OnEvent
-from agent_env.serving.access import same_origin
 from agent_env.serving.faces.contract import Site
 from agent_env.serving.faces.http_presence import ClientGone
 from agent_env_wrappers.contract import Event
@@ -104,14 +101,7 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 def admit(site: Site, scope: Scope, headers: Mapping[str, str]) -> Principal:
     """The principal of a request; raises `Forbidden` or `Unauthenticated`."""
-    origin = headers.get("origin")
-    if (
-        origin is not None
-        and not same_origin(origin, headers.get("host"))
-        and not same_origin(origin, urlsplit(site.address.base(HTTPConnection(scope))).netloc)
-    ):
-        raise Forbidden(f"pages of {origin!r} may not call this server; only its own may, and programs")
-    return site.access.principal(headers.get("authorization"))
+    return site.access.admit(scope, headers, site.address)
 
 
 async def _body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytearray:

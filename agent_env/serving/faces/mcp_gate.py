@@ -6,17 +6,15 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_env.context import Principal
-from agent_env.errors import AgentEnvError, AtCapacity, Forbidden, MessageTooLarge, TransportError
-from agent_env.net import is_loopback
+from agent_env.errors import AgentEnvError, AtCapacity, MessageTooLarge, TransportError
 from agent_env.net.mcp_verbs import rpc_code
 from agent_env.serving.faces.contract import Site
 from agent_env.serving.faces.http_messages import admit, answer, encode_json, error_headers, read_headers
@@ -73,7 +71,6 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._check_host(scope)
             principal = admit(self._site, scope, read_headers(scope))
         except AgentEnvError as error:
             await _refuse(send, error)
@@ -94,29 +91,6 @@ class Gate:
 
         scope = {**scope, _VISIT: visit, "user": _user(principal)}
         await self._app(scope, receive_until_gone, _in_our_words(send, self._max_body_bytes))
-
-    def _check_host(self, scope: Scope) -> None:
-        """Refuses a page that reaches this machine under a name of its own (DNS rebinding).
-
-        Only a server that asks for no token and listens on loopback alone is open to that.
-        """
-        access, address = self._site.access, self._site.address
-        if access.tokens is not None or not access.guard.local:
-            return
-        host = HTTPConnection(scope).headers.get("host", "")
-        name = _host_name(host)
-        if not is_loopback(name) and name not in (_host_name(urlsplit(address.public_url or "").netloc), ""):
-            raise Forbidden(
-                f"this server is not {host!r}: it listens on this machine alone, and asks for no token. Call it as "
-                "127.0.0.1, or give it public_url= if a proxy stands before it"
-            )
-
-
-def _host_name(netloc: str) -> str:
-    name = netloc.rpartition("@")[2].lower()
-    if name.startswith("["):
-        return name.partition("]")[0] + "]"
-    return name.partition(":")[0]
 
 
 def _user(principal: Principal) -> AuthenticatedUser:

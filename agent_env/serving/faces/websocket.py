@@ -22,7 +22,6 @@ from agent_env.context import Principal
 from agent_env.errors import (
     AgentEnvError,
     AtCapacity,
-    Forbidden,
     InvalidArguments,
     MessageTooLarge,
     NotSupported,
@@ -31,7 +30,6 @@ from agent_env.errors import (
 from agent_env.net.frames import RESUME_SECONDS, SUBPROTOCOL, WINDOW, decode_frame, encode_frame
 from agent_env.runtime.parts import encode_event
 from agent_env.runtime.verbs import perform
-from agent_env.serving.access import same_origin
 from agent_env.serving.faces.contract import Site
 from agent_env_wrappers.contract import Event
 
@@ -49,6 +47,7 @@ class WebSocketFace:
     def __init__(self, site: Site, *, resume_seconds: float = RESUME_SECONDS) -> None:
         self.runtime = site.runtime
         self.access = site.access
+        self.address = site.address
         self.resume_seconds = resume_seconds
         self.digest = site.card.digest()
         self.connections: dict[str, Connection] = {}
@@ -70,7 +69,7 @@ class WebSocketFace:
     async def explain(self, request: Request) -> Response:
         """Answers a request without an upgrade: with the error that a handshake would get, or how to make one."""
         try:
-            self.access.principal(request.headers.get("authorization"))
+            self.access.admit(request.scope, request.headers, self.address)
             error: AgentEnvError = NotSupported("this is a WebSocket; open it with the subprotocol agent-env.v1")
             status = 426
         except AgentEnvError as refusal:
@@ -80,9 +79,7 @@ class WebSocketFace:
     async def serve(self, websocket: WebSocket) -> None:
         """Serves one socket until it closes."""
         try:
-            if not same_origin(websocket.headers.get("origin"), websocket.headers.get("host")):
-                raise Forbidden("pages of other origins may not open this socket")
-            principal = self.access.principal(websocket.headers.get("authorization"))
+            principal = self.access.admit(websocket.scope, websocket.headers, self.address)
         except AgentEnvError as error:
             await websocket.send_denial_response(JSONResponse({"error": error.to_wire()}, error.http_status))
             return

@@ -20,7 +20,7 @@ from agent_env.client.lanes.inprocess import InProcessLane
 from agent_env.client.lanes.mcp import McpLane
 from agent_env.context import CallContext, Link, Route, Run, decode_run
 from agent_env.errors import AgentEnvError, DeadlineExceeded, NotSupported, from_wire
-from agent_env.serving.server import listen
+from agent_env.net import listen
 from agent_env_wrappers.contract import (
     AgentInfo,
     Caps,

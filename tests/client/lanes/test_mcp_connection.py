@@ -34,8 +34,7 @@ from agent_env.errors import (
     TransportError,
     Unauthenticated,
 )
-from agent_env.net import Tokens
-from agent_env.serving.server import listen
+from agent_env.net import Tokens, listen
 
 pytestmark = pytest.mark.anyio
 

@@ -43,7 +43,7 @@ from agent_env.errors import (
     TransportError,
     UnknownTool,
 )
-from agent_env.serving.server import listen
+from agent_env.net import listen
 from agent_env_wrappers.contract import Event, Status
 
 pytestmark = pytest.mark.anyio

@@ -21,12 +21,11 @@ from agent_env.client.lanes.contract import Outgoing
 from agent_env.client.lanes.mcp import McpLane
 from agent_env.context import RUN_HEADER, CallContext, Principal, Route, Run, encode_run
 from agent_env.errors import ConfigurationError
-from agent_env.net import OutwardGuard, Tokens
+from agent_env.net import OutwardGuard, Tokens, listen
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
 from agent_env.serving.faces.contract import Site
 from agent_env.serving.faces.mcp import McpFace
-from agent_env.serving.server import listen
 from agent_env_cards import Interface
 
 pytestmark = pytest.mark.anyio

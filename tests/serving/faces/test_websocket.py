@@ -260,12 +260,12 @@ async def test_a_client_that_does_not_come_back_has_its_turns_cancelled() -> Non
 async def serving_with_short_resume(env: AgentEnvironment) -> AsyncGenerator[str]:
     from starlette.applications import Starlette
 
-    from agent_env.net import OutwardGuard
+    from agent_env.net import OutwardGuard, listen
     from agent_env.serving.access import Access
     from agent_env.serving.address import PublicAddress
     from agent_env.serving.faces.contract import Site
     from agent_env.serving.faces.websocket import WebSocketFace
-    from agent_env.serving.server import listen, serve
+    from agent_env.serving.server import serve
 
     runtime, card = await env.runtime(), await env.card()
     site = Site(runtime, card, Access(guard=OutwardGuard(local=True)), PublicAddress("http://127.0.0.1"))
