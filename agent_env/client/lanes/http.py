@@ -47,6 +47,19 @@ class HttpLane:
         session_id = arguments.get("session_id")
         if isinstance(session_id, str) and session_id.isascii() and session_id.isprintable():
             headers["Session-Id"] = session_id  # for routers; what counts is the argument
+        try:
+            return await self._exchange(where, arguments, headers, left, on_event)
+        except _ListenerFailed as failed:
+            raise failed.error from None
+
+    async def _exchange(
+        self,
+        where: str,
+        arguments: Mapping[str, Any],
+        headers: Mapping[str, str],
+        left: float | None,
+        on_event: OnEvent | None,
+    ) -> Mapping[str, Any]:
         with transport_errors(where):
             async with shared_http().post(
                 where,
@@ -64,6 +77,14 @@ class HttpLane:
         """Does nothing: the connections belong to the process."""
 
 
+class _ListenerFailed(Exception):
+    """Whoever listens to the events raised; that is no failure of the connection, whatever its class."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 async def _result(
     values: AsyncGenerator[Any, None], where: str, on_event: OnEvent | None, *, lines: bool
 ) -> Mapping[str, Any]:
@@ -72,8 +93,12 @@ async def _result(
             case {"type": "keep_alive"} if lines:
                 pass
             case {"type": str()} if lines:
+                event = decode_event(cast("Mapping[str, Any]", value))
                 if on_event is not None:
-                    await on_event(decode_event(cast("Mapping[str, Any]", value)))
+                    try:
+                        await on_event(event)
+                    except Exception as error:
+                        raise _ListenerFailed(error) from error
             case {"result": dict()} if lines:
                 return cast("Mapping[str, Any]", value["result"])
             case {"error": dict()} if lines:
