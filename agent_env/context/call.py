@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from agent_env.errors import BudgetExhausted, CallCycle, DeadlineExceeded, ReentrantCall, TooDeep
 
@@ -76,7 +76,10 @@ class CallContext:
         if seconds is None:
             return self
         deadline = time.monotonic() + seconds
-        return replace(self, deadline=deadline if self.deadline is None else min(deadline, self.deadline))
+        if self.deadline is not None and self.deadline <= deadline:
+            return self
+        # Not `replace`, which looks every field up by name: this is made for every call.
+        return CallContext(self.trace_id, self.call_id, self.episode, self.chain, self.calls, deadline)
 
     def check(self, environment: str, session: str, *, max_depth: int, max_visits: int) -> None:
         """Refuses a call that must not start here.

@@ -79,7 +79,8 @@ class Call:
             failed = AgentEnvError("the server failed; its log has the details")
             await self._keep(self._turn(started, clock, failed.code, error=failed.to_wire()))
             raise
-        result = replace(outcome.result, calls_left=self.frame.budget.left)
+        left = self.frame.budget.left
+        result = outcome.result if left is None else replace(outcome.result, calls_left=left)
         if self.frame.recorder is not None:
             await self._keep(self._turn(started, clock, "ok", result=result))
         outcome.commit()
