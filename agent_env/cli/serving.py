@@ -39,7 +39,7 @@ def serve(
     with reported(as_json=as_json):
         from agent_env.cli.target import load, located
         from agent_env.launch import source_hash
-        from agent_env.serving.run import announce, serve_until_stopped
+        from agent_env.serving.run import announce, run_loop, serve_until_stopped
         from agent_env.serving.server import Server
 
         directory, target = located(agent)
@@ -51,7 +51,7 @@ def serve(
             else:
                 announce(server)
 
-        execute(
+        run_loop(
             serve_until_stopped(
                 environment,
                 host=host,
@@ -61,8 +61,7 @@ def serve(
                 linger=linger,
                 source=source_hash(target, directory),
                 on_ready=ready,
-            ),
-            as_json=as_json,
+            )
         )
 
 

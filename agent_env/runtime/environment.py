@@ -16,6 +16,7 @@ from typing import Any, cast
 from agent_env.context import Peer, PeerSource
 from agent_env.errors import InvalidArguments, NotSupported, UnknownTool
 from agent_env.runtime import chat
+from agent_env.runtime.activity import Activity
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.declared import Declared
 from agent_env.runtime.definition import Definition, SessionView
@@ -35,6 +36,7 @@ class Runtime:
     def __init__(self, definition: Definition, info: AgentInfo, *, peers: PeerSource | None = None) -> None:
         self.definition = definition
         self.info = info
+        self.activity = Activity()
         self.sessions = SessionStore(definition.limits, dispose=self._dispose)
         self._turns = asyncio.Lock() if info.caps.concurrency == "lock" else None
         self._talk = Talk(definition, info, peers, self._turns)

@@ -40,6 +40,21 @@ async def perform(
 
     Raises the errors of `agent_env.errors`; `open_as` is the session id that the client's protocol chose.
     """
+    runtime.activity.begin()
+    try:
+        return await _perform(runtime, verb, arguments, caller, on_event, open_as)
+    finally:
+        runtime.activity.end()
+
+
+async def _perform(
+    runtime: Runtime,
+    verb: str,
+    arguments: Mapping[str, Any],
+    caller: Caller,
+    on_event: OnEvent | None,
+    open_as: str | None,
+) -> dict[str, Any]:
     known = VERBS.get(verb)
     if known is None:
         raise UnknownTool(f"there is no verb {verb!r}; the verbs are {', '.join(VERBS)}", known=sorted(VERBS))

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Collection, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Unpack
 
 from agent_env.errors import ConfigurationError
+from agent_env.runtime.environment import Runtime
 from agent_env.serving.environment import AgentEnvironment
+from agent_env.serving.options import Options
 from agent_env.serving.server import Server
+
+log = logging.getLogger("agent_env.serving")
+
+_LOOK_SECONDS = 0.5
 
 
 def serve_agent_as_env(
@@ -21,8 +29,9 @@ def serve_agent_as_env(
     host: str = "127.0.0.1",
     port: int = 0,
     public_url: str | None = None,
+    trusted_proxies: Collection[str] = (),
     insecure: bool = False,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> None:
     """Serves an agent as an environment until it is interrupted, and prints where.
 
@@ -39,11 +48,19 @@ def serve_agent_as_env(
     else:
         raise ConfigurationError(
             "serve_agent_as_env blocks, and an event loop runs already; write "
-            "`async with AgentEnvironment(agent, …).serving() as server:` instead"
+            "`env = AgentEnvironment(agent, …)` and `async with env.serving() as server:` instead"
         )
-    asyncio.run(
+    run_loop(
         serve_until_stopped(
-            agent, name=name, version=version, host=host, port=port, public_url=public_url, insecure=insecure, **options
+            agent,
+            name=name,
+            version=version,
+            host=host,
+            port=port,
+            public_url=public_url,
+            trusted_proxies=trusted_proxies,
+            insecure=insecure,
+            **options,
         )
     )
 
@@ -56,13 +73,14 @@ async def serve_until_stopped(
     host: str = "127.0.0.1",
     port: int = 0,
     public_url: str | None = None,
+    trusted_proxies: Collection[str] = (),
     insecure: bool = False,
     linger: float | None = None,
     source: str | None = None,
     on_ready: Callable[[Server], None] | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> None:
-    """Serves until SIGINT or SIGTERM, or until no session was open for `linger` seconds."""
+    """Serves until SIGINT or SIGTERM, or until nobody has used it for `linger` seconds."""
     if isinstance(agent, AgentEnvironment):
         if name is not None or version is not None or options:
             raise ConfigurationError("an AgentEnvironment has its name, version and options already; drop these here")
@@ -70,40 +88,61 @@ async def serve_until_stopped(
     else:
         env = AgentEnvironment(agent, name=name, version=version, **options)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for kind in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(kind, stop.set)
-    try:
-        async with env.serving(host, port, public_url=public_url, insecure=insecure, source=source) as server:
+    serving = env.serving(
+        host, port, public_url=public_url, trusted_proxies=trusted_proxies, insecure=insecure, source=source
+    )
+    with _stopped_by_signals(stop):
+        async with serving as server:
             (on_ready or announce)(server)
             if linger is None:
                 await stop.wait()
             else:
-                await _until_unused(server, linger, stop)
+                await _until_unused(server.runtime, linger, stop)
+
+
+def run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine in an event loop of its own: the faster one where it is installed, as uvicorn does."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work)
+
+
+@contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Generator[None]:
+    # Only the main thread is told of signals; in another one the server ends with its loop.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(kind, stop.set)
+    try:
+        yield
     finally:
         for kind in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(kind)
 
 
-async def _until_unused(server: Server, linger: float, stop: asyncio.Event) -> None:
-    sessions = server.runtime.sessions
-    used = loop_time()
+async def _until_unused(runtime: Runtime, linger: float, stop: asyncio.Event) -> None:
+    """Returns when there was no session and no call for `linger` seconds, or at `stop`."""
+    loop = asyncio.get_running_loop()
+    held = loop.time()
     while not stop.is_set():
-        if len(sessions):
-            used = loop_time()
-        left = used + linger - loop_time()
+        if len(runtime.sessions):
+            held = loop.time()
+        left = linger - min(runtime.activity.idle_seconds, loop.time() - held)
         if left <= 0:
-            logging.getLogger("agent_env.serving").info("no session for %g s; stopping", linger)
+            log.info("nobody has used %s for %g s; stopping", runtime.definition.identity, linger)
             return
         try:
-            await asyncio.wait_for(stop.wait(), min(left, 1.0) if not len(sessions) else 1.0)
+            async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                await stop.wait()
         except TimeoutError:
             continue
-
-
-def loop_time() -> float:
-    """Now, on the running loop's clock."""
-    return asyncio.get_running_loop().time()
 
 
 def announce(server: Server) -> None:
