@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from agent_env import AgentEnvironment
-from agent_env.net.serving import running
+from agent_env.gateway.server import running
 async def agent(message: str) -> str:
     return message
 async def bare(request: Request) -> Response:
