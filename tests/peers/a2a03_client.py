@@ -80,12 +80,13 @@ async def talk(http: httpx.AsyncClient, card: Any, transport: TransportProtocol)
     seen["verb"] = [result.parts[0].root.data["result"]["data"], result.extensions]
 
     seen["errors"] = []
-    for said in (
-        message(DataPart(data={"verb": "nope"}), extensions=[EXTENSION]),
-        message(TextPart(text="x"), context_id="s-" + "x" * 22),
+    for ask, said in (
+        (blocking, message(DataPart(data={"verb": "nope"}), extensions=[EXTENSION])),
+        (blocking, message(TextPart(text="x"), context_id="s-" + "x" * 22)),
+        (streaming, message(TextPart(text="x"), context_id="s-" + "x" * 22)),
     ):
         try:
-            await answers(blocking, said)
+            await answers(ask, said)
         except A2AClientJSONRPCError as error:
             seen["errors"].append([error.error.code, error.error.data[EXTENSION]["code"]])
         except A2AClientHTTPError as error:

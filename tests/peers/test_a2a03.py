@@ -101,8 +101,9 @@ async def test_the_stock_client_of_a2a_03_talks_for_three_turns_and_reads_the_ca
                 True,
             ]
             assert talk["verb"] == [3, ["urn:agent-env:environment-card:v1"]]
-        assert seen["JSONRPC"]["errors"] == [[-32602, "unknown_tool"], [-32602, "unknown_session"]]
-        assert seen["HTTP+JSON"]["errors"] == [[404], [404]]
+        unknown = [-32602, "unknown_session"]
+        assert seen["JSONRPC"]["errors"] == [[-32602, "unknown_tool"], unknown, unknown]
+        assert seen["HTTP+JSON"]["errors"] == [[404], [404], [404]]
         assert seen["pushed"][0] == ["task", "submitted", True]
         assert seen["pushed"][-1] == ["task", "completed", True]
 

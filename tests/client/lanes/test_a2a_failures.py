@@ -19,6 +19,7 @@ from agent_env.client.lanes.a2a import A2aLane
 from agent_env.client.lanes.contract import Outgoing
 from agent_env.context import CallContext
 from agent_env.errors import (
+    AgentEnvError,
     AgentFailed,
     AtCapacity,
     Forbidden,
@@ -32,6 +33,8 @@ from agent_env.errors import (
 )
 from agent_env.net import bound_url, listen
 from agent_env.net.serving import served
+from agent_env_cards import EXTENSION_URI
+from agent_env_wrappers.contract import Event
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +57,8 @@ class Scripted:
     def __init__(self, *answers: Any, card: Any = None, streaming: bool = True, binding: str = "JSONRPC") -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.extensions: list[dict[str, Any]] = []
         self.card = card
         self.streaming = streaming
         self.binding = binding
@@ -61,6 +66,7 @@ class Scripted:
     async def rpc(self, request: Request) -> Response:
         body = await request.json()
         self.asked.append(body["method"])
+        self.headers.append(dict(request.headers))
         answer = self.answers.pop(0)
         if isinstance(answer, Response):
             return answer
@@ -75,7 +81,7 @@ class Scripted:
             "description": "x",
             "version": "1",
             "supportedInterfaces": [interface(f"{url}/rpc", self.binding)],
-            "capabilities": {"streaming": self.streaming},
+            "capabilities": {"streaming": self.streaming, "extensions": self.extensions},
         }
         shown = made if self.card is None else self.card
         routes = [
@@ -198,3 +204,53 @@ async def test_nobody_there_is_a_transport_error() -> None:
         port = unused.getsockname()[1]
     with pytest.raises(TransportError):
         await A2aLane(f"http://127.0.0.1:{port}").perform("list_tools", {}, outgoing())
+
+
+# ── an environment that does not keep to its own protocol ──────────────────────────────────────────────────────────
+
+
+def native(*answers: Any) -> Scripted:
+    """A server whose card says that it is an environment."""
+    server = Scripted(*answers)
+    server.extensions = [{"uri": EXTENSION_URI}]
+    return server
+
+
+def reply(value: Any) -> dict[str, Any]:
+    return {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"data": value}]}}
+
+
+async def listen_in(event: Event) -> None:
+    pass
+
+
+async def test_an_environments_answer_must_be_the_result_of_a_verb() -> None:
+    for answer in (reply({"text": "hi"}), reply({"result": 5}), reply([1]), {"task": task("COMPLETED")}):
+        async with native(answer).serving() as url:
+            with pytest.raises(ProtocolError, match="no result of one"):
+                await A2aLane(url).perform("list_tools", {}, outgoing())
+    async with native(stream()).serving() as url:
+        with pytest.raises(ProtocolError, match="without a message or a task"):
+            await A2aLane(url).perform("list_tools", {}, outgoing(), listen_in)
+
+
+async def test_a_stream_may_answer_by_a_message() -> None:
+    async with native(stream(reply({"result": {"tools": []}}))).serving() as url:
+        assert await A2aLane(url).perform("list_tools", {}, outgoing(), listen_in) == {"tools": []}
+
+
+async def test_a_call_whose_task_was_cancelled_by_others_says_so() -> None:
+    for answer in ({"task": task("CANCELED")}, {"task": task("REJECTED")}):
+        async with native(answer).serving() as url:
+            with pytest.raises(AgentEnvError, match=r"was cancelled|does not say why"):
+                await A2aLane(url).perform("list_tools", {}, outgoing())
+
+
+async def test_a_session_id_goes_to_routers_only_where_a_header_can_hold_it() -> None:
+    server = native(reply({"result": {}}), reply({"result": {}}))
+    async with server.serving() as url:
+        lane = A2aLane(url)
+        await lane.perform("state", {"session_id": "s-1"}, outgoing())
+        await lane.perform("state", {"session_id": "s-ü"}, outgoing())
+    assert [headers.get("session-id") for headers in server.headers] == ["s-1", None]
+    assert {headers["a2a-extensions"] for headers in server.headers} == {EXTENSION_URI}

@@ -16,12 +16,26 @@ import anyio
 import httpx
 import pytest
 from a2a.client import A2ACardResolver, Client, ClientConfig, create_client
-from a2a.types import Message, Part, Role, SendMessageRequest, StreamResponse, Task, TaskState
+from a2a.types import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskState,
+)
 from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InternalError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from agent_env.net import Limits
 from agent_env.serving.environment import AgentEnvironment
+from agent_env.serving.faces import a2a_gate
+from agent_env.serving.faces.a2a_tasks import BoundedTaskStore
 from agent_env.serving.server import Server
 from agent_env_cards import EXTENSION_URI
 
@@ -198,8 +212,9 @@ async def test_the_card_names_the_addresses_that_this_client_sees() -> None:
         answer = await http.get(f"{server.url}/.well-known/agent-card.json", headers=forwarded)
         assert answer.json()["supportedInterfaces"][0]["url"] == "https://agents.example/b/a2a"
         assert "Host" in answer.headers["vary"]
-        spoofed = await http.get(f"{server.url}/.well-known/agent-card.json", headers={"host": "0.0.0.0:1"})
-        assert spoofed.json()["url"] == f"{server.url}/a2a"
+        for headers in ({"host": "0.0.0.0:1"}, {"x-forwarded-host": "no address"}):
+            spoofed = await http.get(f"{server.url}/.well-known/agent-card.json", headers=headers)
+            assert spoofed.json()["url"] == f"{server.url}/a2a"
 
 
 async def test_one_card_serves_both_generations_and_the_old_path_has_the_old_form() -> None:
@@ -349,3 +364,50 @@ async def test_a_task_in_json_is_what_the_specification_calls_it() -> None:
         task = ParseDict(answer.json()["task"], Task())
         assert task.context_id.startswith("s-")
         assert task.id.startswith("t-")
+
+
+async def test_a_stream_of_0_3_that_is_refused_has_the_status_of_its_error() -> None:
+    """The SDK answers 200 and breaks the stream; A2A 0.3 §3.2.3 wants the error as an HTTP status."""
+    said = {"messageId": "1", "role": "ROLE_USER", "contextId": "s-" + "x" * 22, "content": [{"text": "x"}]}
+    async with serving(Agent()) as server, httpx.AsyncClient() as http:
+        answer = await http.post(f"{server.url}/a2a/rest/v1/message:stream", json={"message": said})
+        assert answer.status_code == 404
+        assert answer.json()["error"]["details"][0]["metadata"][EXTENSION_URI]["code"] == "unknown_session"
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_store_that_breaks_is_told_without_its_text(
+    binding: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("the password is hunter2")
+
+    async with serving(Agent()) as server, stock(server, binding) as client, stock(server, streaming=True) as other:
+        for name in ("get", "list"):
+            monkeypatch.setattr(BoundedTaskStore, name, broken)
+        for attempt in (
+            client.get_task(GetTaskRequest(id="t")),
+            client.list_tasks(ListTasksRequest()),
+            client.cancel_task(CancelTaskRequest(id="t")),
+            ask(client, message("a", task="t")),
+            anext(aiter(other.subscribe(SubscribeToTaskRequest(id="t")))),
+        ):
+            with pytest.raises(InternalError, match="its log has the details"):
+                await attempt
+
+
+async def test_a_gate_that_breaks_answers_all_the_same(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the password is hunter2")
+
+    monkeypatch.setattr(a2a_gate, "_replay", broken)
+    async with serving(Agent()) as server, httpx.AsyncClient() as http:
+        for path, code in (("/a2a", -32603), ("/a2a/rest/message:send", 500)):
+            answer = await http.post(server.url + path, json={})
+            assert answer.status_code == 500
+            assert answer.json()["error"]["code"] == code
+            assert "hunter2" not in answer.text

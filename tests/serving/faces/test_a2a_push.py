@@ -156,7 +156,10 @@ async def test_addresses_that_the_server_must_not_call_are_refused() -> None:
         assert len(server.runtime.sessions) == 0
 
 
-async def test_push_addresses_are_listed_replaced_and_deleted_and_have_a_bound() -> None:
+async def test_push_addresses_are_listed_replaced_and_deleted_and_have_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(a2a_push, "RETRY_SECONDS", 0.01)
     async with serving() as server, stock(server) as client:
         (answer,) = await ask(client, polled("wait"))
         task_id = answer.task.id

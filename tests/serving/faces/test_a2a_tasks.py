@@ -25,12 +25,12 @@ from a2a.types import (
     SubscribeToTaskRequest,
     TaskState,
 )
-from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
+from a2a.utils.errors import A2AError, TaskNotCancelableError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 
 from agent_env.net import Limits
 from agent_env.serving.environment import AgentEnvironment
-from agent_env.serving.faces import a2a
+from agent_env.serving.faces import a2a, a2a_handler
 from agent_env.serving.server import Server
 from agent_env_cards import EXTENSION_URI
 from agent_env_wrappers.contract import (
@@ -285,7 +285,7 @@ async def leave(server: Server, path: str, body: dict[str, Any], left: anyio.Eve
     port = int(server.url.rpartition(":")[2])
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nA2A-Version: 1.0\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nA2A-Version: 1.0\r\nContent-Length: {len(content)}\r\n\r\n"
     writer.write(head.encode() + content)
     await writer.drain()
     await left.wait()
@@ -329,7 +329,7 @@ async def test_a_body_that_never_ends_leaves_nothing_behind() -> None:
     async with serving(Agent()) as server, stock(server) as client:
         port = int(server.url.rpartition(":")[2])
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /a2a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(b"POST /a2a HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
         await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -396,3 +396,42 @@ async def test_a_task_that_waits_can_be_cancelled_and_its_context_goes_on() -> N
         assert task.status.state == TaskState.TASK_STATE_CANCELED
         (answer,) = await ask(client, message("Ada", context=asked.task.context_id))
         assert answer.message.parts[0].text == "hello Ada"
+
+
+async def test_a_task_that_waits_for_long_is_taken_up_again_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(a2a_handler, "PARKED_SECONDS", 0.05)
+    async with serving(Asker()) as server, stock(server) as client:
+        before = len(asyncio.all_tasks())
+        (first,) = await ask(client, message("greet"))
+        (second,) = await ask(client, message("greet"))
+        with anyio.fail_after(10):
+            # The SDK keeps some tasks of the event loop for each task that waits, until it lets go of it.
+            while len(asyncio.all_tasks()) > before:
+                await client.get_task(GetTaskRequest(id=first.task.id))
+        (answer,) = await ask(client, message("Ada", context=first.task.context_id))
+        assert (answer.task.id, artifact_text(answer.task)) == (first.task.id, "hello Ada")
+        cancelled = await client.cancel_task(CancelTaskRequest(id=second.task.id))
+        assert cancelled.status.state == TaskState.TASK_STATE_CANCELED
+        (after,) = await ask(client, message("Bob", context=second.task.context_id))
+        assert after.message.parts[0].text == "hello Bob"
+
+
+async def test_calls_leave_nothing_behind() -> None:
+    async def failing(message: str) -> str:
+        if message == "fail":
+            raise ValueError
+        return message
+
+    async with serving(failing) as server, stock(server) as client, stock(server, streaming=True) as streaming:
+        await ask(client, message("a"))
+        await ask(streaming, message("a"))
+        before = len(asyncio.all_tasks())
+        for _ in range(10):
+            await ask(client, message("a"))
+            await ask(streaming, message("a"))
+            await ask(streaming, message("fail"))
+            with pytest.raises(A2AError):
+                await ask(client, message("fail"))
+        with anyio.fail_after(10):
+            while len(asyncio.all_tasks()) > before:
+                await client.list_tasks(ListTasksRequest())
