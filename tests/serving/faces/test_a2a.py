@@ -31,11 +31,18 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, ContentTypeNotSupportedError, InternalError, InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from agent_env.net import Limits
+from agent_env.net import Limits, bound_url, listen
+from agent_env.net.serving import served
+from agent_env.serving.access import Access
+from agent_env.serving.address import PublicAddress
 from agent_env.serving.environment import AgentEnvironment
 from agent_env.serving.faces import a2a_gate
+from agent_env.serving.faces.a2a import A2aFace
 from agent_env.serving.faces.a2a_tasks import BoundedTaskStore
+from agent_env.serving.faces.contract import Site
 from agent_env.serving.server import Server
 from agent_env_cards import EXTENSION_URI
 
@@ -226,6 +233,21 @@ async def test_one_card_serves_both_generations_and_the_old_path_has_the_old_for
         assert "supportedInterfaces" not in old
         assert old.items() <= both.items() or {**both, **old, "capabilities": None} == {**both, "capabilities": None}
         assert both["supportedInterfaces"]
+
+
+async def test_under_a_path_prefix_the_card_names_it_and_everything_works() -> None:
+    env = AgentEnvironment(Agent(), name="echo", version="1.0.0", hub=False)
+    listener = listen()
+    url = f"{bound_url(listener)}/agents/echo"
+    face = A2aFace(Site(await env.runtime(), await env.card(), Access(), PublicAddress(url)))
+    app = Starlette(routes=[Mount("/agents/echo", routes=face.routes())])
+    async with face.running(), served(app, listener, lifespan=False), httpx.AsyncClient(timeout=20) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        assert card.supported_interfaces[0].url == f"{url}/a2a"
+        for binding in BINDINGS:
+            config = ClientConfig(streaming=False, httpx_client=http, supported_protocol_bindings=[binding])
+            assert text_of((await ask(await create_client(url, config), message("a")))[0]) == "1: a"
+    await env.aclose()
 
 
 async def test_a_card_that_did_not_change_is_not_sent_again() -> None:
