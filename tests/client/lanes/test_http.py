@@ -29,7 +29,9 @@ from agent_env_wrappers.contract import Event, Status, TextDelta
 
 pytestmark = pytest.mark.anyio
 
-CALM = Outgoing(CallContext().within(10))
+
+def calm() -> Outgoing:
+    return Outgoing(CallContext().within(10))
 
 
 class Server:
@@ -78,16 +80,14 @@ def stream(*lines: bytes, end: bool = True) -> bytes:
     return head + chunks + (b"0\r\n\r\n" if end else b"")
 
 
-async def perform(
-    answer: bytes, *, events: list[Event] | None = None, outgoing: Outgoing = CALM, **arguments: Any
-) -> Any:
+async def perform(answer: bytes, *, events: list[Event] | None = None, **arguments: Any) -> Any:
     async def listen(event: Event) -> None:
         assert events is not None
         events.append(event)
 
     async with answering(Server(answer)) as url:
         lane = HttpLane(url)
-        return await lane.perform("call_tool", arguments, outgoing, None if events is None else listen)
+        return await lane.perform("call_tool", arguments, calm(), None if events is None else listen)
 
 
 async def test_what_a_call_says_of_itself_is_in_its_headers() -> None:
@@ -114,7 +114,7 @@ async def test_an_id_that_no_header_can_hold_is_in_the_body_alone() -> None:
     for session_id in ("sitzung-ü", "a\r\nX-Evil: 1"):
         server = Server(whole(b"{}"))
         async with answering(server) as url:
-            await HttpLane(url).perform("state", {"session_id": session_id}, CALM)
+            await HttpLane(url).perform("state", {"session_id": session_id}, calm())
         assert "session-id" not in server.asked[0][1]
         assert "x-evil" not in server.asked[0][1]
         assert server.asked[0][2] == {"session_id": session_id}
@@ -248,7 +248,7 @@ async def test_an_answer_without_end_is_not_read_to_it(monkeypatch: pytest.Monke
 
 async def test_nobody_there_is_a_transport_error() -> None:
     with anyio.fail_after(10), pytest.raises(TransportError, match=r"127\.0\.0\.1:9"):
-        await HttpLane("http://127.0.0.1:9/v1").perform("state", {}, CALM)
+        await HttpLane("http://127.0.0.1:9/v1").perform("state", {}, calm())
 
 
 @pytest.mark.parametrize("error", [LookupError("mine"), TimeoutError("mine"), ConnectionError("mine")])
@@ -259,5 +259,5 @@ async def test_a_listener_that_raises_ends_the_call_with_its_own_error(error: Ex
     server = Server(stream(b'{"type": "text_delta", "text": "a"}\n', end=False), hold=True)
     async with answering(server) as url:
         with pytest.raises(type(error), match="mine"):
-            await HttpLane(url).perform("call_tool", {}, CALM, deaf)
+            await HttpLane(url).perform("call_tool", {}, calm(), deaf)
         await server.left.wait()
