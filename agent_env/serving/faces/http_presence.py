@@ -48,12 +48,6 @@ class Presence:
         self._watcher.cancel()
         if not self._gone:
             return
-        if kind is None:
-            # The block ended in the step in which it was cancelled: the cancellation is still to come.
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                kind = asyncio.CancelledError
         # Somebody else may have cancelled the task too, and then it must end.
         if self._task.uncancel() <= self._cancelling and (kind is None or issubclass(kind, asyncio.CancelledError)):
             raise ClientGone from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -113,3 +114,38 @@ async def test_who_may_not_is_refused_in_both_forms() -> None:
         status, answer = await rpc(server, request("data/reset"), token="n")
         assert status == 200
         assert answer["error"]["data"]["error"] == "forbidden"
+
+
+async def test_a_failure_inside_the_server_tells_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        async def record(self, records: Any) -> None:
+            raise RuntimeError("secret internals")
+
+    async with serving(recorder=Broken()) as server:
+        await server.runtime.reset(caller=Caller(ALICE))
+        server.runtime.definition.on_reset = declare(lambda: "go", name="on_reset")
+        status, answer = await rpc(server, request("data/reset"))
+    assert status == 200
+    assert answer["error"]["code"] == -32000
+    assert "secret" not in str(answer)
+    assert "secret internals" in caplog.text
+
+
+async def test_a_client_that_goes_away_cancels_its_reset() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def start() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async with serving() as server:
+        await say(server, "x", ALICE)
+        server.runtime.definition.on_reset = declare(start, name="on_reset")
+        call = asyncio.create_task(rpc(server, request("data/reset")))
+        await started.wait()
+        call.cancel()
+        await asyncio.wait({call})
+        await cancelled.wait()
