@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import secrets
 import time
 from collections.abc import Mapping
@@ -9,10 +11,13 @@ from typing import Any
 
 from agent_env.client.lanes.contract import Lane, OnEvent, Outgoing
 from agent_env.context import Budget, CallContext, Frame, Run, current_frame
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, AtCapacity
 
 EDGES = frozenset({"call_tool", "step"})
 """The verbs by which one agent speaks to another; each such call is an edge of the episode."""
+
+RETRIES = 2
+"""How often a call that was refused at capacity, before any work was done, is made again."""
 
 
 async def call(
@@ -28,15 +33,17 @@ async def call(
 ) -> Mapping[str, Any]:
     """Performs a verb on a lane, as a child of the turn that is running, if one is.
 
-    `trusted` tells that the address came from the hub or a seat: only there is the run (with its tokens) sent.
+    `trusted` tells that the address came from the hub or from an owner who seated it. From the turn of an agent the run
+    (with its tokens) is sent only there, since an agent may be talked into calling anybody; the program that plays the
+    episode knows whom it calls.
     """
     frame = current_frame()
     if frame is None:
-        return await lane.perform(verb, arguments, Outgoing(CallContext().within(seconds)), on_event)
+        return await _perform(lane, verb, arguments, Outgoing(CallContext().within(seconds)), on_event)
     if verb not in EDGES:
         context = frame.child((await _nothing(frame)), seconds)
-        return await lane.perform(verb, arguments, Outgoing(context, None, frame.recorder), on_event)
-    run = _run(frame, seat) if trusted else None
+        return await _perform(lane, verb, arguments, Outgoing(context, None, frame.recorder), on_event)
+    run = _run(frame, seat) if trusted or frame.agent is None else None
     grant = await frame.budget.take()
     outgoing = Outgoing(frame.child(grant, seconds), run, frame.recorder)
     started, clock = time.time(), time.perf_counter()
@@ -45,7 +52,7 @@ async def call(
     status = "cancelled"
     left: int | None = None
     try:
-        result = await lane.perform(verb, arguments, outgoing, on_event)
+        result = await _perform(lane, verb, arguments, outgoing, on_event)
         status = "ok"
         left = _fact(result, "calls_left")
         return result
@@ -76,6 +83,22 @@ async def call(
                 "seconds": time.perf_counter() - clock,
             }
         )
+
+
+async def _perform(
+    lane: Lane, verb: str, arguments: Mapping[str, Any], outgoing: Outgoing, on_event: OnEvent | None
+) -> Mapping[str, Any]:
+    """Performs a verb; an environment that is full is asked again when it said so, as often as `RETRIES`."""
+    for _ in range(RETRIES):
+        try:
+            return await lane.perform(verb, arguments, outgoing, on_event)
+        except AtCapacity as full:
+            wait, left = full.retry_after, outgoing.context.seconds_left()
+            if wait is None or (left is not None and left <= 1.25 * wait):
+                raise
+        # Not all of those who were turned away at once come back at once.
+        await asyncio.sleep(wait * random.uniform(1.0, 1.25))
+    return await lane.perform(verb, arguments, outgoing, on_event)
 
 
 def _run(frame: Frame, seat: str | None) -> Run | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,14 +11,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agent_env.client import calls
 from agent_env.client.lanes.contract import OnEvent
-from agent_env.client.resolution import LaneName, Reached, reach
-from agent_env.errors import AgentEnvError, TransportError, UnknownSession
+from agent_env.client.resolution import LaneName, Reached, Seated, reach
+from agent_env.errors import AgentEnvError, DeadlineExceeded, ProtocolError, TransportError, UnknownSession
 from agent_env.runtime.results import ResetResult, StepResult, ToolResult
 from agent_env_cards import EnvironmentCard
 from agent_env_wrappers.contract import Event
 
 if TYPE_CHECKING:
     from agent_env.client.sync import SyncEnvironment
+
+log = logging.getLogger("agent_env.client")
+
+_AHEAD = 64
+"""How many events of a stream may wait for whoever reads it."""
 
 
 class Environment:
@@ -36,7 +42,8 @@ class Environment:
             response = await agent_b.call_tool("chat", {"message": "Hello!"})
             print(response.text)
 
-    Every method raises the errors of `agent_env.errors`, the same on every lane.
+    Every method raises the errors of `agent_env.errors`, the same on every lane. A call that is refused at capacity is
+    made again when the environment said so (`Retry-After`), twice at most.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Environment:
         self._reached: Reached | None = None
         self._reaching = asyncio.Lock()
         self._opening = asyncio.Lock()
+        self._streams: set[asyncio.Task[ToolResult]] = set()
         self._own_session = session_id is None
         self.session_id = session_id
 
@@ -81,6 +89,7 @@ class Environment:
 
     async def release(self) -> None:
         """Releases the session that this object opened, and lets go of the connection."""
+        await self._end_streams()
         reached, self._reached = self._reached, None
         if reached is None:
             return
@@ -116,10 +125,12 @@ class Environment:
     ) -> None:
         try:
             await self.release()
-        except AgentEnvError:
-            # What broke the block is what the caller must see; the other side reaps the session by itself.
-            if error is None:
+        except AgentEnvError as failure:
+            # What broke the block is what the caller must see. And all that a lost connection leaves to do is done by
+            # the other side, which reaps the session by itself.
+            if error is None and not isinstance(failure, TransportError | DeadlineExceeded):
                 raise
+            log.info("the session with %s was not released: %s", self._ref, failure)
 
     # ── tools ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,24 +172,26 @@ class Environment:
 
     async def stream(self, message: str, *, timeout: float | None = None) -> AsyncGenerator[Event | ToolResult, None]:
         """Says something and yields the events of the turn, then its `ToolResult`; closing it cancels the turn."""
-        queue: asyncio.Queue[Event | ToolResult | None] = asyncio.Queue(maxsize=64)
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        room = asyncio.Semaphore(_AHEAD)
 
-        async def talk() -> ToolResult:
-            try:
-                return await self.call_tool("chat", {"message": message}, timeout=timeout, on_event=queue.put)
-            finally:
-                await queue.put(None)
+        async def on_event(event: Event) -> None:
+            await room.acquire()
+            queue.put_nowait(event)
 
-        task = asyncio.create_task(talk())
+        task = asyncio.create_task(self.call_tool("chat", {"message": message}, timeout=timeout, on_event=on_event))
+        # The end needs no room, so that it comes whoever ends the turn.
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        self._streams.add(task)
         try:
             while (event := await queue.get()) is not None:
+                room.release()
                 yield event
             yield await task
         finally:
+            self._streams.discard(task)
             task.cancel()
-            while not queue.empty():
-                queue.get_nowait()
-            await asyncio.wait({task})
+            await _ended({task})
 
     # ── episodes ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,18 +224,14 @@ class Environment:
     async def fork(self) -> Environment:
         """Copies the conversation into a session of its own, which the new object owns."""
         wire = await self._call("fork", {"session_id": self._session()})
-        copy = Environment(
-            self._ref,
-            session_id=wire["session_id"],
-            lane=self._lane_name,
-            auth=self._auth,
-            timeout=self._timeout,
-            hub=self._hub,
-            seat=self._seat,
-        )
-        copy._own_session = True
+        copy = self._like(self._ref, self._seat)
+        copy.session_id = wire["session_id"]
         copy._reached = await (await self._reach()).again()
         return copy
+
+    def seated(self, seat: str) -> Environment:
+        """Another conversation with the same environment, as the peer that an owner seats under this name."""
+        return self._like(Seated(self._ref), seat)
 
     def sync(self) -> SyncEnvironment:
         """The same object for code without an event loop: `with Environment(ref).sync() as env: env.chat("Hi")`."""
@@ -231,6 +240,16 @@ class Environment:
         return SyncEnvironment(self)
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _like(self, ref: object, seat: str | None) -> Environment:
+        return Environment(ref, lane=self._lane_name, auth=self._auth, timeout=self._timeout, hub=self._hub, seat=seat)
+
+    async def _end_streams(self) -> None:
+        """Cancels the turns whose streams were left before their end: the session would wait for them."""
+        tasks, self._streams = self._streams, set()
+        for task in tasks:
+            task.cancel()
+        await _ended(tasks)
 
     def _session(self) -> str:
         if self.session_id is None:
@@ -285,8 +304,21 @@ class Environment:
                 trusted=reached.trusted,
                 on_event=on_event,
             )
-        except TransportError:
-            # The next one who asks the hub must not be sent to the same place.
+        except (TransportError, ProtocolError):
+            # The next one who asks must not be sent to the same place.
             if reached.lost is not None:
                 await reached.lost()
+            if self.session_id is None and self._reached is reached:
+                # There is nothing to lose here, so the next call may look elsewhere.
+                self._reached = None
+                await reached.aclose()
             raise
+
+
+async def _ended(tasks: set[asyncio.Task[ToolResult]]) -> None:
+    """Waits for cancelled tasks; nobody asks for what they still raise."""
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import time
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
+import anyio
+
+from agent_env.client.card_cache import ReadCard, forget_card, read_card
 from agent_env.client.lanes.contract import Lane
 from agent_env.client.lanes.inprocess import InProcessLane
 from agent_env.errors import (
+    AgentEnvError,
     ConfigurationError,
+    InvalidArguments,
     InvalidCard,
     NotSupported,
     ProtocolError,
@@ -23,14 +27,14 @@ from agent_env.errors import (
 )
 from agent_env.hub import Hub, Instance, shared_hub
 from agent_env.hub.snapshot import snapshot
-from agent_env.net.credentials import bearer_headers
-from agent_env.net.http import get_json, shown
-from agent_env.net.loops import PerLoop
+from agent_env.net.http import shown
 from agent_env.runtime.card import own_card
 from agent_env.runtime.environment import Runtime
 from agent_env.runtime.local import served_here, wrap_here
 from agent_env_cards import CARD_PATH, CardError, EnvironmentCard, parse_ref
 from agent_env_cards.interfaces import base_url, resolve_url
+
+log = logging.getLogger("agent_env.client")
 
 LaneName: TypeAlias = Literal["inprocess", "websocket", "mcp", "a2a", "http"]
 
@@ -39,8 +43,8 @@ LANES: tuple[LaneName, ...] = get_args(LaneName)
 FASTEST_FIRST: tuple[LaneName, ...] = ("websocket", "http", "mcp", "a2a")
 """Lanes over a network, by the CPU that a call costs."""
 
-CARD_SECONDS = 15.0
-"""How long a card that was read is believed before it is read again."""
+_DOUBT_SECONDS = 2.0
+"""How long telling a hub of a lost instance may take: whoever lost it wants to know."""
 
 
 @runtime_checkable
@@ -53,11 +57,18 @@ class Served(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Seated:
+    """What the owner of an environment seated as its peer: its address is the owner's word, not a caller's."""
+
+    ref: object
+
+
+@dataclass(frozen=True, slots=True)
 class Reached:
     """An environment that was found: its card, the lane to it, and how to open the same lane again.
 
-    `trusted` tells that the address came from the hub or from this process, not from a caller; `lost` tells whoever
-    gave the address that nobody answers there any more.
+    `trusted` tells that the address came from the hub, from an owner, or from this process; `lost` tells whoever gave
+    the address that what was there is not there any more.
     """
 
     card: EnvironmentCard
@@ -86,13 +97,16 @@ class Reached:
 async def reach(
     ref: object, *, lane: LaneName | None, token: str | None, hub: str | Path | None, seconds: float | None
 ) -> Reached:
-    """Finds an environment; see `Environment` for what `ref` may be.
+    """Finds an environment; see `Environment` for what `ref` may be, which may be `Seated` too.
 
     Raises `NameNotFound`, `VersionNotFound`, `LaunchFailed`, `InvalidCard`, `TransportError`, or `NotSupported` for a
     lane that the environment does not have.
     """
     if lane is not None and lane not in LANES:
         raise ConfigurationError(f"there is no lane {lane!r}; the lanes are {', '.join(LANES)}")
+    if isinstance(ref, Seated):
+        found = await reach(ref.ref, lane=lane, token=token, hub=hub, seconds=seconds)
+        return dataclasses.replace(found, trusted=True)
     if isinstance(ref, str):
         if ref.startswith(("http://", "https://")):
             return await _by_url(ref, lane, token, seconds)
@@ -102,7 +116,7 @@ async def reach(
     if isinstance(ref, Runtime):
         return _in_process(ref, lane)
     if isinstance(ref, EnvironmentCard):
-        return _by_card(ReadCard(ref, ref.digest()), _absolute(ref), lane, token, trusted=False)
+        return _by_card(ReadCard(ref, ref.digest()), None, lane, token, trusted=False)
     if isinstance(ref, Served):
         return _in_process(await ref.runtime(), lane)
     runtime = await wrap_here(ref)
@@ -121,7 +135,7 @@ async def _by_reference(
     try:
         reference = parse_ref(text)
     except CardError as error:
-        raise InvalidCard(str(error), problems=[dataclasses.asdict(problem) for problem in error.problems]) from None
+        raise InvalidArguments(error.message, problems=[problem.to_dict() for problem in error.problems]) from None
     known = snapshot(hub)
     failed: set[str] = set()
     while True:
@@ -150,20 +164,25 @@ async def _by_instance(
     address = instance.url + CARD_PATH
 
     async def lost() -> None:
-        _cards.get((address, token)).read = None
+        forget_card(address, token)
         snapshot(hub).forget()
-        await hub.doubt(instance)
+        try:
+            with anyio.move_on_after(_DOUBT_SECONDS):
+                await hub.doubt(instance)
+        except AgentEnvError as error:
+            # A hub may listen to those alone who have a token; the lease will tell the others soon enough.
+            log.info("%s was lost, and the hub %s was not told: %s", instance.url, hub.location, error)
 
     try:
-        read = await read_card(address, token, seconds)
+        read = await read_card(address, token, seconds, digest=instance.digest)
+        if read.digest != instance.digest:
+            raise TransportError(
+                f"{shown(instance.url)} serves {read.card.ref} ({read.digest}), but the hub has {instance.name}@"
+                f"{instance.version} ({instance.digest}) there; its lease is stale"
+            )
     except TransportError:
         await lost()
         raise
-    if read.digest != instance.digest:
-        raise TransportError(
-            f"{shown(instance.url)} serves {read.card.ref} ({read.digest}), but the hub has {instance.name}@"
-            f"{instance.version} ({instance.digest}) there; its lease is stale"
-        )
     return dataclasses.replace(_by_card(read, instance.url, lane, token, trusted=True), lost=lost)
 
 
@@ -183,7 +202,11 @@ async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: f
                 "server name the lane: Environment(url, lane='mcp')"
             ) from missing
         return foreign
-    return _by_card(read, base, lane, token, trusted=False)
+
+    async def lost() -> None:
+        forget_card(address, token)
+
+    return dataclasses.replace(_by_card(read, base, lane, token, trusted=False), lost=lost)
 
 
 async def _foreign(url: str, lane: LaneName | None, token: str | None) -> Reached | None:
@@ -199,14 +222,20 @@ async def _foreign(url: str, lane: LaneName | None, token: str | None) -> Reache
     return Reached(card, open_lane(), False, open_lane)
 
 
-def _by_card(read: ReadCard, base: str, lane: LaneName | None, token: str | None, *, trusted: bool) -> Reached:
+def _by_card(read: ReadCard, base: str | None, lane: LaneName | None, token: str | None, *, trusted: bool) -> Reached:
+    """Picks the lane; without a base, where the card was fetched, only its absolute addresses lead anywhere."""
     card = read.card
-    offered = {interface.transport: interface.url for interface in [*card.additional_interfaces, *card.interfaces]}
+    # Of several ways of one kind the first counts.
+    offered = {face.transport: face.url for face in reversed(card.interfaces) if base is not None or "://" in face.url}
+    if not offered and card.interfaces:
+        raise ConfigurationError(
+            f"the card of {card.ref} has only relative addresses; pass the URL where it was fetched, or its reference"
+        )
     wanted = FASTEST_FIRST if lane is None else (lane,)
     for name in wanted:
         path = offered.get(name)
         if path is not None:
-            address = resolve_url(base + CARD_PATH, path, transport=name)
+            address = resolve_url((base or "") + CARD_PATH, path, transport=name)
 
             def open_lane(name: LaneName = name, address: str = address) -> Lane:
                 return _open(name, address, token, read.digest)
@@ -240,64 +269,3 @@ def _open(name: LaneName, address: str, token: str | None, digest: str | None) -
             return A2aLane(address, token)
         case "inprocess":
             raise ConfigurationError("the in-process lane has no address")
-
-
-def _absolute(card: EnvironmentCard) -> str:
-    absolute = [interface.url for interface in card.interfaces if "://" in interface.url]
-    if not absolute:
-        raise ConfigurationError(
-            f"the card of {card.ref} has only relative addresses; pass the URL where it was fetched, or its reference"
-        )
-    return ""
-
-
-class ReadCard(NamedTuple):
-    """A card that was read, and its digest, which is worth computing once."""
-
-    card: EnvironmentCard
-    digest: str
-
-
-class _Cards:
-    """The cards at one address, as read lately with one token."""
-
-    def __init__(self, _: tuple[str, str | None]) -> None:
-        self.reading = asyncio.Lock()
-        self.read: ReadCard | None = None
-        self.until = 0.0
-
-    async def aclose(self) -> None:
-        self.read = None
-
-
-_cards: PerLoop[tuple[str, str | None], _Cards] = PerLoop(_Cards, _Cards.aclose)
-
-
-async def read_card(address: str, token: str | None = None, seconds: float | None = None) -> ReadCard:
-    """Reads the card at an address; one that was read a moment ago is not read again.
-
-    Raises `InvalidCard` with every problem, or what the transport raises.
-    """
-    cards = _cards.get((address, token))
-    if cards.read is None or time.monotonic() > cards.until:
-        async with cards.reading:
-            if cards.read is None or time.monotonic() > cards.until:
-                wire = await get_json(address, headers=bearer_headers(token), timeout=seconds)
-                cards.read = parse_card(wire, shown(address))
-                cards.until = time.monotonic() + CARD_SECONDS
-    return cards.read
-
-
-def parse_card(wire: Any, where: str) -> ReadCard:
-    """Parses a card that came from `where`; raises `InvalidCard`."""
-    try:
-        card = EnvironmentCard.parse(wire)
-    except CardError as error:
-        raise InvalidCard(
-            f"the card at {where} is not valid: {error}",
-            problems=[dataclasses.asdict(problem) for problem in error.problems],
-        ) from None
-    digest = card.digest()
-    if card.stated_digest is not None and card.stated_digest != digest:
-        raise InvalidCard(f"the card at {where} says its digest is {card.stated_digest}, but it is {digest}")
-    return ReadCard(card, digest)

@@ -11,6 +11,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agent_env.errors import ConfigurationError
 from agent_env.runtime.results import ResetResult, StepResult, ToolResult
+from agent_env_cards import EnvironmentCard
 from agent_env_wrappers.contract import Event
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ class SyncEnvironment:
         self._portal: BlockingPortal | None = None
 
     def __enter__(self) -> Self:
-        self._portal = self._stack.enter_context(start_blocking_portal())
+        if self._portal is None:
+            self._portal = self._stack.enter_context(start_blocking_portal())
         try:
             self._run(self.environment.initialize)
         except BaseException:
-            self._stack.close()
-            self._portal = None
+            self._leave()
             raise
         return self
 
@@ -50,14 +51,31 @@ class SyncEnvironment:
         try:
             self._run(leave)
         finally:
-            self._stack.close()
-            self._portal = None
+            self._leave()
+
+    def _leave(self) -> None:
+        self._portal = None
+        self._stack.close()
 
     def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._portal is None:
             raise ConfigurationError("a synchronous environment is used inside `with`")
         result: T = self._portal.call(function)
         return result
+
+    @property
+    def card(self) -> EnvironmentCard:
+        """See `Environment.card`."""
+        return self.environment.card
+
+    @property
+    def session_id(self) -> str | None:
+        """The session of this conversation, None before its first call."""
+        return self.environment.session_id
+
+    def release(self) -> None:
+        """See `Environment.release`."""
+        self._run(self.environment.release)
 
     def list_tools(self) -> list[dict[str, Any]]:
         """See `Environment.list_tools`."""
@@ -79,7 +97,8 @@ class SyncEnvironment:
 
     def stream(self, message: str, *, timeout: float | None = None) -> Iterator[Event | ToolResult]:
         """See `Environment.stream`."""
-        if self._portal is None:
+        portal = self._portal
+        if portal is None:
             raise ConfigurationError("a synchronous environment is used inside `with`")
         events = self.environment.stream(message, timeout=timeout)
         done = object()
@@ -88,10 +107,12 @@ class SyncEnvironment:
             return await anext(events, done)
 
         try:
-            while (event := self._portal.call(following)) is not done:
+            while (event := portal.call(following)) is not done:
                 yield event
         finally:
-            self._portal.call(events.aclose)
+            # Leaving the block has ended what is left of a stream that was not read to its end.
+            if self._portal is portal:
+                portal.call(events.aclose)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> ResetResult:
         """See `Environment.reset`."""
@@ -112,3 +133,9 @@ class SyncEnvironment:
     def call_reward(self, name: str, arguments: Mapping[str, Any] | None = None) -> float | None:
         """See `Environment.call_reward`."""
         return self._run(lambda: self.environment.call_reward(name, arguments))
+
+    def fork(self) -> SyncEnvironment:
+        """See `Environment.fork`; the copy lives inside the same `with`, and `release` ends it."""
+        copy = SyncEnvironment(self._run(self.environment.fork))
+        copy._portal = self._portal
+        return copy
