@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -23,6 +23,7 @@ from agent_env.matchmaking.verdicts import Verdicts
 from agent_env_cards import EnvironmentCard, Need
 
 NEAREST = 3
+MAX_TEAMS = 1_000
 
 
 class Matchmaker:
@@ -43,7 +44,8 @@ class Matchmaker:
         if isinstance(candidates, Hub):
             raise ConfigurationError("a hub is read asynchronously; write `await Matchmaker.of(hub)`")
         self.verdicts = Verdicts()
-        self._index = self._indexed(candidates)
+        self._index = Index(with_newest(map(candidate_of, candidates)), self.verdicts)
+        self._teams: dict[object, tuple[object, Team]] = {}
 
     @classmethod
     async def of(cls, hub: Hub) -> Self:
@@ -59,6 +61,7 @@ class Matchmaker:
         """Takes over candidates: cheap where only liveness and free sessions differ, else they are indexed anew."""
         found = [candidate_of(candidate) for candidate in candidates]
         before = self._index.candidates
+        self._teams.clear()
         same = len(found) == len(before) and all(
             one.card is other.card and one.yanked == other.yanked for one, other in zip(found, before, strict=True)
         )
@@ -129,9 +132,21 @@ class Matchmaker:
         """
         wanted, card = _seats(seats, caller)
         asking = _caller(card, auth, speaks)
-        enough = max(limit, len(wanted))
-        reports = {seat: self._report(Query.of(need, asking), enough) for seat, need in wanted.items()}
-        return seated(reports, frozenset(optional), allow_reuse)
+        # Sessions open by the hundred between two changes of the candidates, and ask for the same team.
+        name = (
+            None if card is None else (card.name, *card.offers.tags),
+            tuple((seat, id(need)) for seat, need in wanted.items()),
+            (_named(auth), None if speaks is None else tuple(speaks.items())),
+            (frozenset(optional), allow_reuse, limit),
+        )
+        if name not in self._teams:
+            enough = max(limit, len(wanted))
+            reports = {seat: self._report(Query.of(need, asking), enough) for seat, need in wanted.items()}
+            if len(self._teams) >= MAX_TEAMS:
+                self._teams.clear()
+            # The needs are kept, so that their ids stay theirs.
+            self._teams[name] = (wanted, seated(reports, frozenset(optional), allow_reuse))
+        return self._teams[name][1]
 
     # ── one need over all candidates ───────────────────────────────────────────────────────────────────────────
 
@@ -241,9 +256,6 @@ class Matchmaker:
             raise MatchError(f"{ref!r} is not among the candidates; they are {names}")
         return found
 
-    def _indexed(self, candidates: Iterable[Candidate | EnvironmentCard | Entry]) -> Index:
-        return Index(with_newest(candidate_of(candidate) for candidate in candidates), self.verdicts)
-
 
 def _by_degree(among: Bits, unknown: Bits, partial: Bits, inexact: Bits) -> Iterator[tuple[Degree, Bits]]:
     """A set cut by degree, the better part first."""
@@ -271,6 +283,11 @@ def _by_sum(among: Bits, parts: Iterable[Mapping[Any, Bits]]) -> Iterator[tuple[
             yield total, sums[total]
 
 
+def _named(auth: Credentials) -> Hashable:
+    scopes = auth.items() if isinstance(auth, Mapping) else ((name, None) for name in auth)
+    return frozenset((name, None if granted is None else frozenset(granted)) for name, granted in scopes)
+
+
 def _caller(card: EnvironmentCard | None, auth: Credentials, speaks: Mapping[str, frozenset[str]] | None) -> Caller:
     return Caller(card, auth) if speaks is None else Caller(card, auth, speaks)
 
@@ -291,13 +308,18 @@ def _asked(
     raise MatchError(f"{subject.ref} has no need {seat!r}; it has {seats}")
 
 
+def _at(seat: str, need: Need) -> Need:
+    return need if need.seat == seat else need.model_copy(update={"seat": seat})
+
+
 def _seats(
     seats: Mapping[str, Need] | Iterable[Need] | EnvironmentCard, caller: EnvironmentCard | None
 ) -> tuple[dict[str, Need], EnvironmentCard | None]:
     if isinstance(seats, EnvironmentCard):
         return {need.seat: need for need in seats.needs}, seats
     if isinstance(seats, Mapping):
-        return dict(cast("Mapping[str, Need]", seats)), caller
+        named = cast("Mapping[str, Need]", seats)
+        return {seat: _at(seat, need) for seat, need in named.items()}, caller
     found: dict[str, Need] = {}
     for need in seats:
         if need.seat in found:

@@ -33,7 +33,7 @@ def choose(
     matchmaker = candidates if isinstance(candidates, Matchmaker) else Matchmaker(candidates)
     wanted = {need.seat: need for need in needs}
     try:
-        team = matchmaker.team(wanted, caller=card, auth=auth)
+        team = matchmaker.team(wanted, caller=card, auth=auth, limit=1)
     except MatchError as error:
         raise _unmet(card, wanted, matchmaker, auth, error) from error
     return {seat: team[seat] for seat in wanted}

@@ -10,16 +10,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from agent_env_cards import EnvironmentCard, Need
 
 _WORD = re.compile(r"[^\W_]+")
 _SATURATION = 1.2
 _LENGTH = 0.75
-_MOST_WORDS = 400
+_MOST_WORDS = 200
+_MOST_TEXTS = 32
 _COMMON = frozenset(
     _WORD.findall(
-        "a an and are as at be by can do for from give how i in is it me my of on or please that the this to we what "
+        "a an and are as at be by can do for from give how i in is it me my of on or please s that the this to we what "
         "which with you your"
     )
 )
@@ -40,7 +42,10 @@ def _stem(word: str) -> str:
 
 
 def card_words(card: EnvironmentCard) -> Counter[str]:
-    """The words of a card, each as often as it counts; long texts are cut, so that repeating does not pay."""
+    """The words of a card, each as often as it counts.
+
+    A text counts each of its words once, and only its beginning is read, so that repeating does not pay.
+    """
     offer = card.offers
     counted: list[tuple[int, Iterable[str]]] = [
         (3, [sample.request for sample in offer.examples]),
@@ -51,19 +56,17 @@ def card_words(card: EnvironmentCard) -> Counter[str]:
     ]
     found: Counter[str] = Counter()
     for weight, texts in counted:
-        for number, word in enumerate(word for text in texts for word in words(text)):
-            if number == _MOST_WORDS:
-                break
-            found[word] += weight
+        for text in islice(texts, _MOST_TEXTS):
+            for word in dict.fromkeys(islice(words(text), _MOST_WORDS)):
+                found[word] += weight
     return found
 
 
 def need_words(need: Need) -> list[str]:
-    """The words that a need asks with."""
+    """The words that a need asks with: of its description and its sample requests; skills and tags have rules."""
     texts = [need.description]
     for criteria in (need.requires, need.prefers):
         texts += [sample.request for sample in criteria.examples]
-        texts += [*criteria.skills, *criteria.tags]
     found = dict.fromkeys(word for text in texts for word in words(text))
     return list(found)[:_MOST_WORDS]
 

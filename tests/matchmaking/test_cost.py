@@ -1,0 +1,86 @@
+"""What a pairing costs, counted and not timed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.matchmaking import Finding, Matchmaker
+from agent_env.matchmaking.rules import RULES, Rule
+from agent_env_cards import Need, ToolUse
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "matchmaking.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("benchmark_of_matchmaking", BENCHMARK)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_schemas_are_compared_once_a_pair_however_many_cards_have_them(benchmark: Any) -> None:
+    rng = random.Random(0)
+    matchmaker = Matchmaker(benchmark.population(rng, 600, 12))
+    assert matchmaker.verdicts.comparisons == 0
+    need = benchmark.needs(rng, 1)[0]
+    report = matchmaker.pair(need, limit=0)
+    assert 0 < matchmaker.verdicts.comparisons <= 12 and report.fitting > 0
+    before = matchmaker.verdicts.comparisons
+    for skill in benchmark.SKILLS:
+        matchmaker.pair(Need("worker", skills=[skill], tool=need.requires.tool), limit=0)
+    assert matchmaker.verdicts.comparisons <= 12
+    matchmaker.pair(need, limit=0)
+    assert matchmaker.verdicts.comparisons - before <= 12
+
+
+def test_schemas_of_candidates_that_other_rules_reject_are_not_compared(benchmark: Any) -> None:
+    rng = random.Random(0)
+    matchmaker = Matchmaker(benchmark.population(rng, 300, 50))
+    one = next(candidate for candidate in matchmaker.candidates)
+    use = ToolUse(name="work", arguments=benchmark.sent(rng))
+    matchmaker.pair(Need("worker", name=one.card.name, tool=use), limit=0)
+    assert matchmaker.verdicts.comparisons <= 1
+
+
+def test_rules_are_asked_of_kinds_of_candidates_and_in_full_only_of_the_best(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    matchmaker = Matchmaker(benchmark.population(rng, 1_000, 12))
+    asked: list[str] = []
+
+    def counting(rule: Rule) -> Rule:
+        def judge(*arguments: Any) -> Finding:
+            asked.append(rule.name)
+            return rule.judge(*arguments)
+
+        return replace(rule, judge=judge)
+
+    counted = tuple(map(counting, RULES))
+    monkeypatch.setattr("agent_env.matchmaking.matchmaker.RULES", counted)
+    monkeypatch.setattr("agent_env.matchmaking.matchmaker.RULE", {rule.name: rule for rule in counted})
+    report = matchmaker.pair(benchmark.needs(rng, 1)[0], limit=10)
+    best = 10 * (len(RULES) + 2)
+    # Thirty versions and a few other kinds; a thousand candidates times twelve rules would be twelve thousand.
+    assert report.fitting > 20 and best <= len(asked) < best + 60
+
+
+def test_the_benchmark_prints_what_it_measured() -> None:
+    command = [sys.executable, str(BENCHMARK), "--cards", "200", "--schemas", "10", "--needs", "3", "--json"]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=50).stdout)
+    assert (result["cards"], result["schemas"]) == (200, 10)
+    assert 0 < result["known_median_ms"] < 1_000 and result["comparisons"] <= 3 * (10 + 10)
+    table = subprocess.run(command[:-1], capture_output=True, text=True, check=True, timeout=50).stdout
+    assert "pair, a known need (median)" in table
