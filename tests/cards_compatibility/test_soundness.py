@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from agent_env_cards.compatibility import NO_WITNESS, Verdict, is_subschema
+from agent_env_cards.compatibility import NO_WITNESS, Prepared, Verdict, answer, compare, disjoint, is_subschema
 from agent_env_cards.compatibility.alternatives import Space
 from agent_env_cards.compatibility.dialect import read
 from agent_env_cards.compatibility.entailment import Prover
@@ -129,3 +129,31 @@ def test_callers_that_send_declared_properties_only_are_judged_as_if_they_said_s
         check(spoken(left), right, verdict, values)
         answers[verdict.answer] += 1
     assert answers["unknown"] < 30 and answers["yes"] > 250 and answers["no"] > 100, answers
+
+
+def test_schemas_that_are_prepared_once_get_the_same_answers(schemas: Any) -> None:
+    pool: dict[str, Any] = {}
+    pairs = list(schemas(random.Random(77)).pairs(300))
+    senders = [Prepared(left, pool=pool) for left, _ in pairs]
+    takers = [Prepared(right, pool=pool) for _, right in pairs]
+    for at, (left, _) in enumerate(pairs):
+        for shift in (0, 1, 2):
+            other = (at + shift) % len(pairs)
+            fresh = is_subschema(left, pairs[other][1])
+            assert answer(senders[at], takers[other]) == fresh.answer
+            assert compare(senders[at], takers[other]).answer == fresh.answer
+
+
+def test_what_is_disjoint_has_no_value_in_common_and_what_is_not_has_one(schemas: Any) -> None:
+    values = schemas(random.Random(1)).values(50)
+    answers: Counter[str] = Counter()
+    for left, right in schemas(random.Random(78)).pairs(500):
+        verdict = disjoint(Prepared(left), Prepared(right))
+        one, other = validator(left), validator(right)
+        if verdict.answer == "yes":
+            assert not [value for value in values if one.is_valid(value) and other.is_valid(value)]
+        if verdict.answer == "no":
+            assert one.is_valid(verdict.witness) and other.is_valid(verdict.witness)
+        answers[verdict.answer] += 1
+    assert answers["unknown"] < 25 and answers["yes"] > 50 and answers["no"] > 200, answers
+    assert disjoint(Prepared({"type": "any"}), Prepared(True)).answer == "unknown"
