@@ -27,7 +27,6 @@ from agent_env.errors import (
     Refusal,
     RequestError,
     TransportError,
-    from_wire,
 )
 
 Boundary: TypeAlias = Literal[
@@ -194,13 +193,6 @@ class Episode:
         """Marks the episode as not played to its end."""
         self.ok = False
         self.failures.append(Failure.of(error, boundary=boundary, call_id=call_id))
-
-    def fail_by_root(self) -> None:
-        """Marks the episode as failed if a call that its root made failed and nobody else said so."""
-        for edge in self.edges:
-            if edge.caller is None and edge.status != "ok":
-                error = from_wire(edge.error if isinstance(edge.error, Mapping) else {"code": edge.status})
-                self.fail(error, call_id=edge.callee_call_id)
 
     def tree(self) -> Node:
         """The tree of calls under the root, which is the program that played the episode; siblings by time."""

@@ -46,8 +46,8 @@ async def recording(
 
     Agents in this process are recorded directly, with no socket; agents elsewhere post to the collector of `run`, and
     whoever opened the run adds what was collected there. `budget` bounds the calls of the whole tree, `seconds` the
-    time. An error that leaves the block marks the episode as not ok, with the boundary that failed, and goes on; so
-    does a call of the block itself that failed and was caught.
+    time. An error that leaves the block marks the episode as not ok, with the boundary that failed, and goes on; a
+    call that failed and was handled is told by its edge alone.
     """
     if run is not None:
         episode_id = run.episode if episode_id is None else episode_id
@@ -75,5 +75,3 @@ async def recording(
         episode.add(frame.outbox)
         frame.outbox.clear()
         episode.seconds = time.monotonic() - began
-        if episode.ok:
-            episode.fail_by_root()

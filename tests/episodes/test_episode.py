@@ -173,18 +173,6 @@ def test_a_failure_belongs_to_the_boundary_that_failed(error: Exception, boundar
     assert Failure.of(error, boundary="reward").boundary == "reward"
 
 
-def test_a_failed_call_of_the_root_fails_the_episode_and_one_of_an_agent_does_not() -> None:
-    episode = Episode("ep")
-    handled = EdgeRecord("e1", "w@1.0.0", caller="m@1.0.0", status="agent_failed")
-    episode.add([handled])
-    episode.fail_by_root()
-    assert episode.ok
-    wire = TransportError("gone").to_wire()
-    episode.add([EdgeRecord("e0", "m@1.0.0", status="transport_error", error=wire), EdgeRecord("e2", "m@1.0.0")])
-    episode.fail_by_root()
-    assert [(failure.boundary, failure.message) for failure in episode.failures] == [("transport", "gone")]
-
-
 def test_the_drawn_tree_tells_who_asked_whom_what_it_took_and_what_it_earned() -> None:
     from rich.console import Console
 

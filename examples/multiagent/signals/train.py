@@ -272,4 +272,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    uvloop.run(main(parse()))
+    try:
+        uvloop.run(main(parse()))
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; what was played is on disk") from None
