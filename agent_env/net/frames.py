@@ -36,8 +36,15 @@ SUBPROTOCOL: Final = "agent-env.v1"
 
 
 def encode_frame(messages: Iterable[Any]) -> str:
-    """Makes one frame of several messages."""
-    return json.dumps(list(messages), separators=(",", ":"), ensure_ascii=False)
+    """Makes one frame of several messages; what UTF-8 cannot hold (a lone surrogate) is escaped."""
+    listed = list(messages)
+    frame = json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
+    if not frame.isascii():
+        try:
+            frame.encode()
+        except UnicodeEncodeError:
+            return json.dumps(listed, separators=(",", ":"))
+    return frame
 
 
 def decode_frame(frame: str | bytes) -> list[dict[str, Any]]:

@@ -65,13 +65,18 @@ def read_message(arguments: Mapping[str, Any], caps: Caps, limits: Limits) -> Me
 
 
 def _size(part: TextPart | DataPart | FilePart) -> int:
-    match part:
-        case TextPart(text):
-            return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        case DataPart(data):
-            return len(json.dumps(data))
-        case FilePart(data=data):
-            return len(data or b"")
+    try:
+        match part:
+            case TextPart(text):
+                return len(text) if text.isascii() else len(text.encode())
+            case DataPart(data):
+                return len(json.dumps(data, ensure_ascii=False).encode())
+            case FilePart(data=data):
+                return len(data or b"")
+    except UnicodeEncodeError:
+        raise InvalidArguments(
+            "the message has half of a surrogate pair, which is no character; send whole ones"
+        ) from None
 
 
 def read_answer(arguments: Mapping[str, Any], message: Message, interrupt: Interrupt | None) -> tuple[Answer, ...]:

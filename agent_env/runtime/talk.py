@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_env.context import Peer, PeerSource
-from agent_env.errors import DeadlineExceeded, InvalidArguments, NeedUnmet, ReentrantCall
+from agent_env.errors import AgentFailed, DeadlineExceeded, InvalidArguments, NeedUnmet, ReentrantCall
 from agent_env.runtime import chat
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.calls import Call, Outcome
@@ -96,6 +96,7 @@ class Talk:
                 },
             )
             last = await self._play(turn, call, on_event)
+            _check_reply(last, self._definition.identity)
             if isinstance(last, Interrupt):
                 return self._asked(session, call, turn, last)
             return await self._answered(session, call, turn, last)
@@ -227,6 +228,24 @@ class Talk:
             call_id=call.frame.call_id,
         )
         return Outcome(result, commit)
+
+
+def _check_reply(last: Done | Interrupt, agent: str) -> None:
+    """Raises `AgentFailed` for a reply that no protocol could carry, so that it is the same failure on each."""
+    try:
+        if isinstance(last, Interrupt):
+            last.prompt.encode()
+            return
+        if not last.text.isascii():
+            last.text.encode()
+        if last.data is not None:
+            json.dumps(last.data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise AgentFailed(
+            f"{agent} replied with half of a surrogate pair, which is no character", agent=agent
+        ) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AgentFailed(f"{agent} replied with data that are no JSON: {error}", agent=agent) from error
 
 
 def _exchange(message: Message, answers: Sequence[Answer], reply: str) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 from scripted_agents import Scripted
 
 from agent_env.errors import (
+    AgentFailed,
     InvalidArguments,
     MessageTooLarge,
     UnsupportedContent,
@@ -130,3 +131,33 @@ async def test_an_answer_without_a_question_is_refused(runtime_of: Any) -> None:
     runtime = await runtime_of(Scripted(approving, interrupts=True))
     with pytest.raises(InvalidArguments, match="asked nothing"):
         await _chat(runtime, {"answer": 1})
+
+
+# ── what no protocol can carry ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_half_a_character_is_refused(runtime_of: Any) -> None:
+    runtime = await runtime_of(Scripted(tallying, parts=frozenset({"text", "data"})))
+    for arguments in ({"message": "a\ud800"}, {"parts": [{"type": "data", "data": {"k": ["\udfff"]}}]}):
+        with pytest.raises(InvalidArguments, match="surrogate"):
+            await _chat(runtime, arguments)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Done("a\ud800"),
+        Done("x", data=["\ud800"]),
+        Done("x", data={1, 2}),
+        Done("x", data=object()),
+        Interrupt("i", "question", "\ud800?"),
+    ],
+)
+async def test_a_reply_that_no_protocol_can_carry_is_the_agents_failure(runtime_of: Any, say: Say, reply: Any) -> None:
+    async def play(turn: Turn) -> AsyncIterator[Event]:
+        yield reply
+
+    runtime = await runtime_of(Scripted(play, interrupts=True))
+    with pytest.raises(AgentFailed, match=r"agent@1\.0\.0 replied with"):
+        await say(runtime, "x")
+    assert len(runtime.sessions) == 0

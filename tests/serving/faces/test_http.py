@@ -309,10 +309,17 @@ async def test_a_message_of_the_full_size_passes_however_it_is_escaped(http: aio
             assert (await ask(http, f"{server.url}/v1/call_tool", chat(text))).status == 200
 
 
-async def test_text_that_is_no_unicode_is_answered_all_the_same(http: aiohttp.ClientSession) -> None:
-    async with serving() as server:
-        answer = await ask(http, f"{server.url}/v1/call_tool", chat("\ud800 and é"))
-        assert answer.json["text"] == "1: \ud800 and é"
+async def test_text_that_is_no_unicode_is_refused_and_told_all_the_same(http: aiohttp.ClientSession) -> None:
+    def echo(text: Any) -> None:
+        """Fails with what it was given."""
+
+    async with serving(tools=[echo]) as server:
+        answer = await ask(http, f"{server.url}/v1/call_tool", chat("\ud800"))
+        assert (answer.status, answer.code) == (422, "invalid_arguments")
+        answer = await ask(http, f"{server.url}/v1/call_tool", {"name": "\ud800", "arguments": {"text": "\ud800"}})
+        assert (answer.status, answer.code) == (404, "unknown_tool")
+        answer = await ask(http, f"{server.url}/v1/call_tool", {"name": "echo", "arguments": {"\ud800": 1}})
+        assert (answer.status, answer.code) == (422, "invalid_arguments")
 
 
 # ── who calls ──────────────────────────────────────────────────────────────────────────────────────────────────
