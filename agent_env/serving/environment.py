@@ -63,7 +63,7 @@ class AgentEnvironment:
     | `tools`, `functions`, `rewards` | plain functions; the decorators of the same names add more |
     | `skills`, `tags`, `examples`, or `offers` | what it offers to others; the matchmaker reads it |
     | `needs` | the peers that it needs; each is paired at a session's first turn |
-    | `peers` | peers that are named instead of paired: seat to reference, URL, card, agent or environment |
+    | `peers` | peers that are named instead of paired: seat to reference, URL, card, agent, or an `Environment` with its `auth` |
     | `auth` | bearer tokens: a `Tokens`, or a mapping from token to scopes; none for loopback |
     | `limits` | bounds on sessions, turns, sizes and chains |
     | `hub` | where peers are looked up and the server registers: a path, a URL, False for nowhere |

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from agent_env.client.environment import Environment
+from agent_env.client.resolution import Seated
 from agent_env.context import Peer, PeerSource
-from agent_env.errors import AgentEnvError, NeedUnmet
+from agent_env.errors import AgentEnvError, NeedUnmet, TransportError
 from agent_env.hub import Entry, shared_hub
 from agent_env.hub.snapshot import snapshot
 from agent_env.matchmaking import Pairing, choose, matchmaker_of
@@ -43,7 +45,7 @@ class Peers:
         self._named = named
         self._hub = hub
         self._card = card
-        self._paired: tuple[Sequence[Entry], Mapping[str, Pairing]] | None = None
+        self._paired: tuple[Sequence[Entry], Mapping[str, tuple[Pairing, dict[str, Any]]]] | None = None
 
     async def open(self) -> Sequence[Peer]:
         """Opens the peers; see `PeerSource.open`."""
@@ -52,16 +54,17 @@ class Peers:
         try:
             for seat in dict.fromkeys([*(need.seat for need in self._needs), *self._named]):
                 if seat in self._named:
-                    peers.append(await self._peer(seat, self._named[seat], {"seat": seat, "named": True}))
+                    peers.append(await self._peer(seat, [self._named[seat]], {"seat": seat, "named": True}))
                 else:
-                    peers.append(await self._peer(seat, self._reach(paired[seat]), _reasons(paired[seat])))
+                    pairing, reasons = paired[seat]
+                    peers.append(await self._peer(seat, self._places(pairing), reasons))
         except BaseException:
             for peer in peers:
                 await peer.aclose()
             raise
         return peers
 
-    async def _pair(self) -> Mapping[str, Pairing]:
+    async def _pair(self) -> Mapping[str, tuple[Pairing, dict[str, Any]]]:
         """Pairs the needs that nobody was named for; while the hub says the same, the outcome is the same."""
         needs = [need for need in self._needs if need.seat not in self._named]
         if not needs:
@@ -72,28 +75,28 @@ class Peers:
         hub = shared_hub(self._hub)
         entries = await snapshot(hub).entries()
         if self._paired is None or self._paired[0] is not entries:
-            self._paired = entries, choose(self._card(), needs, await matchmaker_of(hub))
+            chosen = choose(self._card(), needs, await matchmaker_of(hub))
+            self._paired = entries, {seat: (pairing, _reasons(pairing)) for seat, pairing in chosen.items()}
         return self._paired[1]
 
-    def _reach(self, pairing: Pairing) -> object:
-        """An instance of the chosen release, or its reference where one must be launched first."""
-        entry: Entry = pairing.candidate.source
-        hub = shared_hub(None if isinstance(self._hub, bool) else self._hub)
-        return hub.choose(entry.instances) or f"{entry.release.name}@{entry.release.version}"
+    def _places(self, pairing: Pairing) -> Sequence[object]:
+        """Where the chosen release is: an instance, then its reference, by which others are found or one launched."""
+        release = pairing.candidate.source.release
+        instance = shared_hub(self._target).choose(pairing.candidate.source.instances)
+        reference = f"{release.name}@{release.version}"
+        return [reference] if instance is None else [instance, reference]
 
-    async def _peer(self, seat: str, ref: object, pairing: Mapping[str, Any]) -> Peer:
-        environment = Environment(ref, seat=seat, hub=None if isinstance(self._hub, bool) else self._hub)
-        try:
-            await environment.initialize()
-        except AgentEnvError as error:
-            raise NeedUnmet(
-                f"the peer for {seat!r} cannot be reached: {error.message}", seat=seat, error=error.to_wire()
-            ) from error
+    @property
+    def _target(self) -> str | Path | None:
+        return None if isinstance(self._hub, bool) else self._hub
+
+    async def _peer(self, seat: str, places: Sequence[object], pairing: Mapping[str, Any]) -> Peer:
+        environment = await self._initialized(seat, places)
         card = environment.card
 
         async def ask(message: str) -> str:
             result = await environment.call_tool("chat", {"message": message})
-            return result.text
+            return result.text or ("" if result.data is None else json.dumps(result.data, ensure_ascii=False))
 
         return Peer(
             seat=seat,
@@ -103,6 +106,23 @@ class Peers:
             aclose=environment.release,
             pairing={**pairing, "peer": card.ref},
         )
+
+    async def _initialized(self, seat: str, places: Sequence[object]) -> Environment:
+        first, *others = places
+        environment = self._environment(seat, first)
+        try:
+            return await environment.initialize()
+        except AgentEnvError as error:
+            if others and isinstance(error, TransportError):
+                return await self._initialized(seat, others)
+            raise NeedUnmet(
+                f"the peer for {seat!r} cannot be reached: {error.message}", seat=seat, error=error.to_wire()
+            ) from error
+
+    def _environment(self, seat: str, place: object) -> Environment:
+        if isinstance(place, Environment):
+            return place.seated(seat)
+        return Environment(Seated(place), seat=seat, hub=self._target)
 
 
 def _reasons(pairing: Pairing) -> dict[str, Any]:
