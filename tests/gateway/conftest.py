@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,16 @@ class Upstream:
         if leaving in done:
             self.gone.set()
 
+    def reset(self) -> None:
+        """Forgets what the last test told it and asked of it."""
+        for field_ in fields(self):
+            if field_.name != "url":
+                factory = field_.default_factory
+                setattr(self, field_.name, field_.default if factory is MISSING else factory())
 
-@pytest.fixture
-async def upstream() -> AsyncGenerator[Upstream, None]:
+
+@pytest.fixture(scope="module")
+async def upstream_server() -> AsyncGenerator[Upstream, None]:
     server = Upstream()
     async with running(server) as url:
         server.url = f"{url}/v1"
@@ -91,30 +98,38 @@ async def upstream() -> AsyncGenerator[Upstream, None]:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, serve: Callable[..., AbstractAsyncContextManager[str]]) -> AsyncGenerator[str, None]:
-    async with serve(tmp_path) as url:
+async def upstream(upstream_server: Upstream) -> Upstream:
+    """The model server, fresh for each test."""
+    upstream_server.reset()
+    return upstream_server
+
+
+@pytest.fixture(scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[str, None]:
+    """A gateway; what a test opens there it closes again."""
+    async with _serving(tmp_path_factory.mktemp("gateway")) as url:
         yield url
 
 
 @pytest.fixture
 def serve() -> Callable[..., AbstractAsyncContextManager[str]]:
-    """Serves a gateway with options of its own."""
+    """Serves a gateway of the test's own."""
+    return _serving
 
-    @asynccontextmanager
-    async def serving(directory: Path, **options: Any) -> AsyncGenerator[str, None]:
-        app = Gateway(directory, admin_token=ADMIN, **options)
-        async with running(app) as url:
-            yield url
-        app.close()
 
-    return serving
+@asynccontextmanager
+async def _serving(directory: Path, **options: Any) -> AsyncGenerator[str, None]:
+    app = Gateway(directory, admin_token=ADMIN, **options)
+    async with running(app) as url:
+        yield url
+    app.close()
 
 
 @pytest.fixture
 async def run(gateway: str, upstream: Upstream) -> AsyncGenerator[RunHandle, None]:
     """A run with two seats, both played by the same server."""
     seats = {seat: SeatPolicy(seat.upper(), (upstream.url,)) for seat in ("a", "b")}
-    async with await RunHandle.open(gateway, ADMIN, seats, run="r1") as opened:
+    async with await RunHandle.open(gateway, ADMIN, seats, run="r1", keep_journal=False) as opened:
         yield opened
 
 
