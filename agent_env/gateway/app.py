@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from agent_env.gateway.http import (
     Send,
     dump,
     header,
+    parse,
     read_body,
     reply,
     reply_error,
@@ -110,10 +110,10 @@ class Gateway:
                 await reply(send, 200, b"{}")
             case "POST", ["runs", run, "collect"]:
                 opened = self._own(scope, run)
-                await self._collect(opened, await _json(scope, receive, self._max_body), send)
+                await self._collect(opened, parse(await read_body(scope, receive, self._max_body)), send)
             case "POST", ["runs"]:
                 self._check_admin(scope)
-                await reply_json(send, 200, self._open(await _json(scope, receive, self._max_body)))
+                await reply_json(send, 200, self._open(parse(await read_body(scope, receive, self._max_body))))
             case "DELETE", ["runs", run]:
                 self._close(self._own(scope, run), drop=scope["query_string"] == b"journal=drop")
                 await reply(send, 200, b"{}")
@@ -181,12 +181,10 @@ class Gateway:
 
 async def _keep_records(run: OpenRun, episode: str, body: bytes) -> None:
     """Keeps the records of one request, all or none."""
-    try:
-        records = json.loads(body)
-    except ValueError:
-        records = None
+    wanted = "records are posted as a JSON array"
+    records = parse(body, wanted)
     if not isinstance(records, list):
-        raise InvalidArguments("records are posted as a JSON array")
+        raise InvalidArguments(wanted)
     lines: list[bytes] = []
     for value in records:
         record = record_from_json(value) if isinstance(value, Mapping) else None
@@ -194,10 +192,3 @@ async def _keep_records(run: OpenRun, episode: str, body: bytes) -> None:
             raise InvalidArguments(f"the records posted here must be turns and edges of the episode {episode!r}")
         lines.append(dump(value) + b"\n")
     await run.journal.append(episode, lines)
-
-
-async def _json(scope: Scope, receive: Receive, limit: int) -> Any:
-    try:
-        return json.loads(await read_body(scope, receive, limit))
-    except ValueError:
-        raise InvalidArguments("the body must be JSON") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
-from agent_env.errors import AgentEnvError, MessageTooLarge
+from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -31,16 +32,32 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdecimal() and int(declared) > limit:
         raise MessageTooLarge(f"the body has {declared} bytes; the gateway takes {limit}")
-    body = b""
+    body: bytes = b""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise CallerGone
-        body += bytes(message.get("body", b""))
+        body += message.get("body", b"")
         if len(body) > limit:
             raise MessageTooLarge(f"the body has more than {limit} bytes, which is what the gateway takes")
         if not message.get("more_body"):
             return body
+
+
+def parse(body: bytes, what: str = "the body must be JSON") -> Any:
+    """The JSON value of a body; raises `InvalidArguments`, which says `what` is wanted."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidArguments(what) from None
+
+
+def parse_object(body: bytes, what: str) -> dict[str, Any]:
+    """The JSON object of a body; raises `InvalidArguments`."""
+    value = parse(body, what)
+    if not isinstance(value, dict):
+        raise InvalidArguments(what)
+    return value
 
 
 async def reply(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
@@ -61,7 +78,7 @@ async def reply_error(send: Send, error: AgentEnvError) -> None:
     value = {"error": {**wire, "type": wire["code"], "param": None}}
     headers: list[tuple[bytes, bytes]] = []
     if error.retry_after is not None:
-        headers.append((b"retry-after", str(int(error.retry_after)).encode()))
+        headers.append((b"retry-after", str(math.ceil(error.retry_after)).encode()))
     await reply(send, error.http_status, dump(value), headers)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Any
 
@@ -13,7 +12,7 @@ from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
 from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge, ProtocolError, TransportError
 from agent_env.gateway.capture import StreamCapture, ask_for_tokens, capture
-from agent_env.gateway.http import Receive, Send, dump, reply, reply_error
+from agent_env.gateway.http import Receive, Send, dump, parse_object, reply, reply_error
 from agent_env.gateway.runs import OpenRun
 from agent_env.net import shared_http, transport_errors
 
@@ -31,12 +30,7 @@ class ModelCall:
     """
 
     def __init__(self, run: OpenRun, episode: str, seat: str, turn: str, body: bytes, max_reply: int) -> None:
-        try:
-            request = json.loads(body)
-        except ValueError:
-            request = None
-        if not isinstance(request, dict):
-            raise InvalidArguments("the body of a chat completion must be a JSON object")
+        request = parse_object(body, "the body of a chat completion must be a JSON object")
         self._run = run
         self._max_reply = max_reply
         policy = run.seats[seat]
@@ -142,10 +136,8 @@ async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
 
 
 async def _read(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
-    if upstream.content_length is not None and upstream.content_length <= limit:
-        return await upstream.read()
-    answer = bytearray()
-    if upstream.content_length is None:
+    if upstream.content_length is None or upstream.content_length <= limit:
+        answer = bytearray()
         async for piece in upstream.content.iter_any():
             answer += piece
             if len(answer) > limit:
@@ -158,9 +150,6 @@ async def _read(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
 
 def _object(answer: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(answer)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ProtocolError("the model's server answered with what is not a JSON object")
-    return value
+        return parse_object(answer, "the model's server answered with what is not a JSON object")
+    except InvalidArguments as error:
+        raise ProtocolError(error.message) from None

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from agent_env.context import new_call_id
 from agent_env.errors import AgentEnvError, AgentFailed, InvalidArguments, UnknownTool
-from agent_env.gateway.http import CallerGone, Receive, Scope, Send, dump, read_body, reply, reply_error, reply_json
+from agent_env.gateway.http import (
+    CallerGone,
+    Receive,
+    Scope,
+    Send,
+    dump,
+    parse_object,
+    read_body,
+    reply,
+    reply_error,
+    reply_json,
+)
 from agent_env.training.policy import Policy
 from agent_env.training.sampling import Completion, Prompt
 
@@ -58,12 +68,7 @@ class PolicyServer:
             return
 
     async def _complete(self, body: bytes, send: Send) -> None:
-        try:
-            request = json.loads(body)
-        except ValueError:
-            request = None
-        if not isinstance(request, dict):
-            raise InvalidArguments("the body of a chat completion must be a JSON object")
+        request = parse_object(body, "the body of a chat completion must be a JSON object")
         queue = self._queues.get(str(request.get("model")))
         if queue is None:
             known = ", ".join(self._queues)
