@@ -172,7 +172,7 @@ class AgentEnvironment:
             return partial(self._add, known, kind, name=name, weight=weight)
         declared = declare(function, name=name, weight=weight)
         if fault := tool_fault(declared.name, kind):
-            raise ConfigurationError(fault)
+            raise ConfigurationError(f"{fault}; pass name=…")
         if declared.name in known or (kind == "tool" and declared.name == "chat"):
             raise ConfigurationError(
                 f"there is a {kind} {declared.name!r} already; pass name=… to give this one another"
