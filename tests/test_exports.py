@@ -47,3 +47,8 @@ def test_help_answers_without_importing_what_commands_need(arguments: str) -> No
     code = f"import sys; sys.argv = ['agent-env', *{arguments.split()!r}]\nfrom agent_env.cli import main\n"
     code += "try: main()\nexcept SystemExit as stop: assert not stop.code"
     assert loaded_after(code) == set()
+
+
+def test_an_environment_in_process_imports_no_sdk() -> None:
+    loaded = loaded_after("from agent_env import AgentEnvironment\nAgentEnvironment(len, name='counter')")
+    assert loaded & {"mcp", "a2a", "fastapi", "torch", "matplotlib", "openai"} == set()

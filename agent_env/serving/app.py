@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from agent_env.errors import AgentEnvError, ConfigurationError, UnknownTool
+from agent_env.errors import AgentEnvError, UnknownTool
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
@@ -23,19 +23,7 @@ from agent_env.serving.faces.http import HttpFace
 from agent_env.serving.faces.http_messages import error_headers
 from agent_env.serving.faces.mcp import McpFace
 from agent_env.serving.faces.websocket import WebSocketFace
-from agent_env_cards import CARD_PATH, EnvironmentCard, Interface
-
-__all__ = ["ASGIApp", "build_app", "interfaces", "lazily"]
-
-
-def interfaces() -> list[Interface]:
-    """The ways in that every served environment has, as its card lists them."""
-    return [
-        Interface(transport="websocket", url="/v1/ws", protocol_versions=["1"]),
-        Interface(transport="http", url="/v1", protocol_versions=["1"]),
-        Interface(transport="mcp", url="/mcp", protocol_versions=["2025-11-25", "2026-07-28"]),
-        Interface(transport="a2a", url="/a2a", protocol_versions=["0.3", "1.0"]),
-    ]
+from agent_env_cards import CARD_PATH, EnvironmentCard
 
 
 def build_app(runtime: Runtime, card: EnvironmentCard, access: Access, address: PublicAddress) -> ASGIApp:
@@ -89,34 +77,3 @@ async def _not_so(request: Request, error: Exception) -> Response:
 async def _crashed(request: Request, error: Exception) -> Response:
     # The server logs the exception; the caller gets none of it.
     return await _refused(request, AgentEnvError("the server failed; its log has the details"))
-
-
-def lazily(build: Callable[[], Awaitable[ASGIApp]], close: Callable[[], Awaitable[None]]) -> ASGIApp:
-    """An app that is built when its server's lifespan starts and closed when it ends.
-
-    An error of ours while it is built fails the server's start, with its message.
-    """
-    built: list[ASGIApp] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            try:
-                built.append(await build())
-            except AgentEnvError as error:
-                await receive()
-                await send({"type": "lifespan.startup.failed", "message": error.message})
-                return
-            try:
-                await built[-1](scope, receive, send)
-            finally:
-                built.clear()
-                await close()
-        elif built:
-            await built[-1](scope, receive, send)
-        else:
-            raise ConfigurationError(
-                "the app of an AgentEnvironment starts with its server's lifespan, which did not run; an app that "
-                "mounts it must run its lifespan too"
-            )
-
-    return app

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from starlette.types import ASGIApp
 
 from agent_env.context import Recorder
 from agent_env.errors import ConfigurationError
@@ -21,10 +23,10 @@ from agent_env.runtime.results import ToolResult
 from agent_env.runtime.turns import OnEvent
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
-from agent_env.serving.app import ASGIApp, build_app, interfaces, lazily
+from agent_env.serving.interfaces import interfaces
+from agent_env.serving.lifespan import lazily
 from agent_env.serving.options import HubTarget
 from agent_env.serving.peers import peer_source
-from agent_env.serving.server import Server, serve
 from agent_env_cards import (
     AGENT_CARD_PATH,
     DRAFT_VERSION,
@@ -40,6 +42,9 @@ from agent_env_cards import (
     parse_version,
 )
 from agent_env_cards.names import seat_fault, tool_fault
+
+if TYPE_CHECKING:
+    from agent_env.serving.server import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -283,6 +288,9 @@ class AgentEnvironment:
         return lazily(build, self._leave)
 
     async def _build(self, address: PublicAddress, guard: OutwardGuard, insecure: bool) -> ASGIApp:
+        # The faces bring the SDKs of their protocols, which an environment that is only called in process never needs.
+        from agent_env.serving.app import build_app
+
         access = Access(self._tokens, self._recorder, guard, insecure)
         return build_app(await self.runtime(), await self.card(), access, address)
 
@@ -305,6 +313,8 @@ class AgentEnvironment:
         `public_url` and `trusted_proxies` are as in `app`. Raises `ConfigurationError` for a port that is taken, or a
         host beyond loopback without tokens.
         """
+        from agent_env.serving.server import Server, serve
+
         check_binding(host, self._tokens, insecure=insecure)
         with listen(host, port) as listener:
             fallback = bound_url(listener)

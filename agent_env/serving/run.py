@@ -8,13 +8,15 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Coroutine, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from agent_env.errors import ConfigurationError
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.environment import AgentEnvironment
 from agent_env.serving.options import Options
-from agent_env.serving.server import Server
+
+if TYPE_CHECKING:
+    from agent_env.serving.server import Server
 
 log = logging.getLogger("agent_env.serving")
 
