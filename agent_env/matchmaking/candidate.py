@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -11,6 +11,9 @@ from agent_env_cards import EnvironmentCard, is_draft, parse_version
 
 Liveness: TypeAlias = Literal["up", "suspect", "launchable", "unreachable"]
 """What a caller can expect: an instance that is up, one that may be, one that can be started, or none."""
+
+LIVE: Mapping[Liveness | None, int] = {"up": 4, "suspect": 3, "launchable": 2, None: 1, "unreachable": 0}
+"""The order of liveness, the better the higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,16 @@ def _free(entry: Entry) -> int | None:
     up = [instance for instance in entry.instances if instance.up] or entry.instances
     bounds = [instance.capacity - instance.load for instance in up if instance.capacity is not None]
     return sum(max(0, bound) for bound in bounds) if bounds and len(bounds) == len(up) else None
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """One candidate a release: of several, such as one found and one listed by hand, the one that is reached best."""
+    found: dict[str, Candidate] = {}
+    for candidate in candidates:
+        known = found.setdefault(candidate.ref, candidate)
+        if LIVE[candidate.liveness] > LIVE[known.liveness]:
+            found[candidate.ref] = candidate
+    return list(found.values())
 
 
 def with_newest(candidates: Iterable[Candidate]) -> Sequence[Candidate]:

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 from agent_env.errors import ConfigurationError, MatchError
 from agent_env.hub import Entry, Hub
 from agent_env.hub.snapshot import snapshot
-from agent_env.matchmaking.candidate import Candidate, candidate_of, with_newest
+from agent_env.matchmaking.candidate import Candidate, candidate_of, distinct, with_newest
 from agent_env.matchmaking.findings import Degree, degree_of
 from agent_env.matchmaking.index import Bits, Index, members
 from agent_env.matchmaking.query import Caller, Credentials, Query
@@ -44,7 +44,7 @@ class Matchmaker:
         if isinstance(candidates, Hub):
             raise ConfigurationError("a hub is read asynchronously; write `await Matchmaker.of(hub)`")
         self.verdicts = Verdicts()
-        self._index = Index(with_newest(map(candidate_of, candidates)), self.verdicts)
+        self._index = Index(with_newest(distinct(map(candidate_of, candidates))), self.verdicts)
         self._teams: dict[object, tuple[object, Team]] = {}
 
     @classmethod
@@ -59,7 +59,7 @@ class Matchmaker:
 
     def observe(self, candidates: Iterable[Candidate | EnvironmentCard | Entry]) -> None:
         """Takes over candidates: cheap where only liveness and free sessions differ, else they are indexed anew."""
-        found = [candidate_of(candidate) for candidate in candidates]
+        found = distinct(map(candidate_of, candidates))
         before = self._index.candidates
         self._teams.clear()
         same = len(found) == len(before) and all(
@@ -126,8 +126,8 @@ class Matchmaker:
     ) -> Team:
         """Fills all seats at once, so that the team as a whole is best and no agent sits twice.
 
-        Best is: the fewest `optional` seats empty, then the least sum of ranks over the seats, in the order of what
-        ranks candidates. With `allow_reuse` an agent may sit as often as it has free sessions. Raises `MatchError`
+        Best is: the fewest `optional` seats empty, then the best sum over the seats of what ranks candidates, part
+        by part in that order. With `allow_reuse` an agent may sit as often as it has free sessions. Raises `MatchError`
         when a seat cannot be filled, or when seats compete for too few agents: `data["seats"]` names them.
         """
         wanted, card = _seats(seats, caller)
@@ -202,7 +202,7 @@ class Matchmaker:
 
                     def rank(at: int, degree: Degree = degree, cover: float = cover / most if most else 1.0) -> Any:
                         one = candidates[at]
-                        return order_of(degree, cover, met, texts[at], one.liveness, one.free, one.ref)  # noqa: B023
+                        return order_of(degree, cover, met, texts[at], one.liveness, one.free), one.ref  # noqa: B023
 
                     best = heapq.nsmallest(limit - len(found), texts, key=rank)
                     found += [(at, texts[at]) for at in best]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from agent_env.errors import MatchError
-from agent_env.matchmaking.candidate import Candidate
+from agent_env.matchmaking.candidate import LIVE, Candidate, Liveness
 from agent_env.matchmaking.findings import Degree, Finding
 from agent_env_cards import Need
 
@@ -17,15 +17,15 @@ Row = tuple[str, ...]
 HEADER: Row = ("candidate", "degree", "skills", "wishes", "text", "reachable", "free", "why")
 
 
-LIVE = {"up": 4, "suspect": 3, "launchable": 2, None: 1, "unreachable": 0}
 _UNBOUNDED = 1 << 40
 
 
 def order_of(
-    degree: Degree, skills: float, wishes: int, text: float, live: str | None, free: int | None, ref: str
-) -> tuple[Any, ...]:
-    """The sort key of a candidate, the better first: a later part counts only where all earlier ones are equal."""
-    return -degree, -skills, -wishes, -round(text, 6), -LIVE[live], -(_UNBOUNDED if free is None else free), ref
+    degree: Degree, skills: float, wishes: int, text: float, live: Liveness | None, free: int | None
+) -> tuple[int, ...]:
+    """The rank of a candidate, the better the lower: a later part counts only where all earlier ones are equal."""
+    millionths = (round(skills * 1_000_000), wishes, round(text * 1_000_000))
+    return tuple(-part for part in (int(degree), *millionths, LIVE[live], _UNBOUNDED if free is None else free))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Scores:
     wishes: int = 0
     wished: int = 0
     text: float = 0.0
-    live: str | None = None
+    live: Liveness | None = None
     free: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -71,12 +71,10 @@ class Explanation:
         return self.candidate.ref
 
     @property
-    def order(self) -> tuple[Any, ...]:
-        """The sort key, as `order_of` makes it."""
+    def order(self) -> tuple[int, ...]:
+        """The rank of the candidate, as `order_of` makes it; candidates of equal rank are ordered by their names."""
         scores = self.scores
-        return order_of(
-            self.degree, scores.skills, scores.wishes, scores.text, scores.live, scores.free, self.candidate.ref
-        )
+        return order_of(self.degree, scores.skills, scores.wishes, scores.text, scores.live, scores.free)
 
     @property
     def fits(self) -> bool:

@@ -10,7 +10,7 @@ from agent_env.matchmaking.report import Pairing, PairingReport, Team
 
 
 def seated(reports: Mapping[str, PairingReport], optional: frozenset[str], allow_reuse: bool) -> Team:
-    """Chooses one candidate a seat, each at most as often as it has places, so that the sum of ranks is least.
+    """Chooses one candidate a seat, each at most as often as it has places, so that the sum of ranks is best.
 
     A seat never takes a candidate below its first `len(reports)`: one of those is free whatever the others take.
     Raises `MatchError` naming a seat that nobody fits, or the seats that compete.
@@ -42,27 +42,27 @@ def seated(reports: Mapping[str, PairingReport], optional: frozenset[str], allow
 
 
 def weights_of(reports: Mapping[str, PairingReport]) -> dict[str, list[int]]:
-    """What each ranked candidate costs in each seat: its ranks, written as one number.
+    """What each ranked candidate costs in each seat: its rank, written as one number.
 
-    A rank counts the better values that any seat's candidates have in a part of the order. Digits are wide enough
-    for a sum over all seats, so comparing sums is comparing the tuples of summed ranks.
+    Each part of the rank is a digit, wide enough for a sum over all seats, so comparing sums of costs is comparing
+    the parts' sums one after the other. The place of its name among all is the last digit, and breaks ties.
     """
-    tuples = {seat: [explanation.order for explanation in report.ranked] for seat, report in reports.items()}
-    everything = [order for orders in tuples.values() for order in orders]
-    ranks = [
-        {value: rank for rank, value in enumerate(sorted({order[part] for order in everything}))}
-        for part in range(len(everything[0]) if everything else 0)
-    ]
-    bases = [len(reports) * len(ranking) + 1 for ranking in ranks]
-    found: dict[str, list[int]] = {}
-    for seat, orders in tuples.items():
-        found[seat] = []
-        for order in orders:
-            cost = 0
-            for part, value in enumerate(order):
-                cost = cost * bases[part] + ranks[part][value]
-            found[seat].append(cost)
-    return found
+    names = sorted({explanation.ref for report in reports.values() for explanation in report.ranked})
+    places = {name: place for place, name in enumerate(names)}
+    ranks = {
+        seat: [(*explanation.order, places[explanation.ref]) for explanation in report.ranked]
+        for seat, report in reports.items()
+    }
+    parts = list(zip(*(rank for found in ranks.values() for rank in found), strict=True))
+    digits = [(min(part), len(reports) * (max(part) - min(part)) + 1) for part in parts]
+
+    def cost(rank: tuple[int, ...]) -> int:
+        found = 0
+        for value, (least, base) in zip(rank, digits, strict=True):
+            found = found * base + value - least
+        return found
+
+    return {seat: [cost(rank) for rank in found] for seat, found in ranks.items()}
 
 
 def _empty(weights: Mapping[str, Sequence[int]]) -> int:

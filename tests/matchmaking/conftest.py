@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,14 +163,21 @@ class Population:
             made["examples"] = self.some(["Solve 2x = 4", "Review my contract"], 2)
         return made
 
-    def need(self, seat: str = "peer") -> Need:
+    def easy(self, count: int) -> list[Candidate]:
+        """Candidates that are within reach and fit many needs."""
+        reach = {"yanked": None, "liveness": "up"}
+        made = [replace(candidate, **reach, free=self.rng.choice([None, 1, 5])) for candidate in self.candidates(count)]
+        plain = {"auth": None, "interfaces": []}
+        return [replace(candidate, card=candidate.card.model_copy(update=plain)) for candidate in made]
+
+    def need(self, seat: str = "peer", chance: float = 0.5) -> Need:
         rng = self.rng
         return Need(
             seat,
-            requires=self.criteria(0.5),
+            requires=self.criteria(chance),
             prefers=self.criteria(0.7),
             allow_partial=rng.random() < 0.4,
-            strict=rng.random() < 0.2,
+            strict=rng.random() < chance * 0.4,
         )
 
 

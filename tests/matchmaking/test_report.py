@@ -214,6 +214,12 @@ def test_any_pair_of_cards_can_be_explained(card: Any) -> None:
         matchmaker.explain(two, "agent-z")
 
 
+def test_an_agent_that_is_listed_twice_is_one_candidate(card: Any) -> None:
+    by_hand, found = card("agent-b"), Candidate(card("agent-b"), liveness="up", free=2)
+    for order in ([by_hand, found], [found, by_hand]):
+        assert [candidate.liveness for candidate in Matchmaker(order).candidates] == ["up"]
+
+
 def test_a_hub_is_not_a_list_of_candidates(tmp_path: Any) -> None:
     from agent_env.hub import locate
     from agent_env.hub.local import LocalHub

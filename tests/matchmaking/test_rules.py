@@ -75,7 +75,8 @@ def test_a_yanked_release_is_found_by_its_very_version_only(card: Any) -> None:
     assert (finding.result, finding.why) == ("no", "1.0.0 was yanked: leaks")
     assert newest_of(card, "1.0.0", need=Need("x", version="1.0.0"), yanked="leaks").result == "yes"
     assert newest_of(card, "1.0.0", "0.9.0", yanked="leaks").result == "no"
-    assert newest_of(card, "0.9.0").result == "yes"
+    older = Matchmaker([Candidate(card("agent-b", "2.0.0"), yanked="leaks"), card("agent-b", "1.0.0")])
+    assert older.pair(Need("x")).require().ref == "agent-b@1.0.0"
 
 
 def test_a_need_whose_version_is_no_range_is_refused_by_name(card: Any) -> None:
