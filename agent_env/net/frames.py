@@ -4,7 +4,7 @@ A frame is a JSON array of messages. A message is an object; `id` numbers the cl
 
 | from | message | meaning |
 |---|---|---|
-| server | `{"hello": {connection, resume_seconds, window, digest}}` | the first message on a new connection |
+| server | `{"hello": {connection, resume_seconds, window, max_frame, digest}}` | the first message on a new connection |
 | client | `{"id", "verb", "arguments", "context"?, "run"?, "stream"?}` | call a verb |
 | client | `{"cancel": id}` | stop the call; it answers with an error |
 | client | `{"taken": n, "of": id}` | n events of the call were taken in since its start |
@@ -16,13 +16,14 @@ A frame is a JSON array of messages. A message is an object; `id` numbers the cl
 
 The server sends at most `window` events of a call ahead of what the client has taken in. A socket that breaks leaves its calls
 running for `resume_seconds`; a client that resumes sends its unanswered calls, its cancels and what it has taken in
-again, and calls that the server has are not started twice. `context` has the keys of W3C Trace Context and Baggage.
+again, and calls that the server has are not started twice. A frame of the client has at most `max_frame` characters; a
+longer one closes the socket, and with it the calls of others, so a client waits for the hello. `context` has the keys of W3C Trace Context and Baggage.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from agent_env.errors import ProtocolError
@@ -35,16 +36,40 @@ ACK_EVERY: Final = 32
 SUBPROTOCOL: Final = "agent-env.v1"
 
 
-def encode_frame(messages: Iterable[Any]) -> str:
-    """Makes one frame of several messages; what UTF-8 cannot hold (a lone surrogate) is escaped."""
-    listed = list(messages)
-    frame = json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
-    if not frame.isascii():
+def encode_message(message: Any) -> str:
+    """Makes the text of one message; what UTF-8 cannot hold (a lone surrogate) is escaped.
+
+    Raises `TypeError`, `ValueError` or `RecursionError` for what is no JSON.
+    """
+    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
+    if not text.isascii():
         try:
-            frame.encode()
+            text.encode()
         except UnicodeEncodeError:
-            return json.dumps(listed, separators=(",", ":"))
-    return frame
+            return json.dumps(message, separators=(",", ":"))
+    return text
+
+
+def encode_frame(messages: Iterable[Any]) -> str:
+    """Makes one frame of several messages."""
+    return encode_message(list(messages))
+
+
+def pack(texts: Iterable[str], most: int) -> Iterator[str]:
+    """Makes frames of messages that are encoded already: as few as hold them with at most `most` characters each.
+
+    A message that is longer has a frame of its own, which is then too long.
+    """
+    frame: list[str] = []
+    length = 0
+    for text in texts:
+        if frame and length + len(text) + 2 > most:
+            yield f"[{','.join(frame)}]"
+            frame, length = [], 0
+        frame.append(text)
+        length += len(text) + 1
+    if frame:
+        yield f"[{','.join(frame)}]"
 
 
 def decode_frame(frame: str | bytes) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ class Limits:
 
     | field | bound | error beyond it |
     |---|---|---|
-    | `max_message_bytes` | one request on any face, and one message of a reply | `MessageTooLarge` |
+    | `max_message_bytes` | one message, on any face | `MessageTooLarge` |
     | `max_sessions` | sessions held at once | `AtCapacity` |
     | `queue_seconds` | how long a new session waits for a place | `AtCapacity`, with `retry_after` |
     | `max_queued_turns` | turns that wait for one session's lock | `AtCapacity` |
@@ -37,6 +37,15 @@ class Limits:
     turn_limit: int | None = None
     max_depth: int = 8
     max_visits: int = 2
+
+    @property
+    def max_request_bytes(self) -> int:
+        """The longest request that a face reads.
+
+        JSON may make a message three times as long (two bytes become six in `\\u00e9`), and a request has more in it
+        than its message.
+        """
+        return 3 * self.max_message_bytes + 64 * 1024
 
     def __post_init__(self) -> None:
         for field in _POSITIVE:

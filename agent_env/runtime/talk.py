@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agent_env.context import Peer, PeerSource
@@ -95,8 +96,7 @@ class Talk:
                     "seat": frame.seat,
                 },
             )
-            last = await self._play(turn, call, on_event)
-            _check_reply(last, self._definition.identity)
+            last = _carried(await self._play(turn, call, on_event), self._definition.identity)
             if isinstance(last, Interrupt):
                 return self._asked(session, call, turn, last)
             return await self._answered(session, call, turn, last)
@@ -230,22 +230,31 @@ class Talk:
         return Outcome(result, commit)
 
 
-def _check_reply(last: Done | Interrupt, agent: str) -> None:
-    """Raises `AgentFailed` for a reply that no protocol could carry, so that it is the same failure on each."""
-    try:
-        if isinstance(last, Interrupt):
-            last.prompt.encode()
-            return
-        if not last.text.isascii():
-            last.text.encode()
-        if last.data is not None:
-            json.dumps(last.data, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise AgentFailed(
-            f"{agent} replied with half of a surrogate pair, which is no character", agent=agent
-        ) from None
-    except (TypeError, ValueError, RecursionError) as error:
-        raise AgentFailed(f"{agent} replied with data that are no JSON: {error}", agent=agent) from error
+def _carried(last: Done | Interrupt, agent: str) -> Done | Interrupt:
+    """The end of a turn as every protocol can carry it; raises `AgentFailed` for data that none can."""
+    if isinstance(last, Interrupt):
+        prompt = _well_formed(last.prompt)
+        return last if prompt is last.prompt else replace(last, prompt=prompt)
+    if last.data is not None:
+        try:
+            json.dumps(last.data, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise AgentFailed(f"{agent} replied with data that are no JSON: {error}", agent=agent) from error
+    text = _well_formed(last.text)
+    return last if text is last.text else replace(last, text=text)
+
+
+def _well_formed(text: str) -> str:
+    """The text with whole characters: models that stream cut them in two halves, and some halves stay alone.
+
+    Two halves become the character that they are, one becomes U+FFFD (as `toWellFormed` of ECMAScript has it).
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _exchange(message: Message, answers: Sequence[Answer], reply: str) -> list[dict[str, str]]:

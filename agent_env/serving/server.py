@@ -57,7 +57,8 @@ async def serve(
     It leaves the hub first, so that nobody new comes, and then lets the requests that run come to an end.
     """
     # Each face bounds messages itself, in its own error form; this is only the transport's backstop.
-    most = 4 * server.runtime.definition.limits.max_message_bytes
+    # A character takes four bytes at most.
+    most = 4 * server.runtime.definition.limits.max_request_bytes
     async with served(app, listener, max_frame_bytes=most):
         announce(server.url, server.runtime)
         try:

@@ -196,3 +196,42 @@ async def test_a_full_environment_says_when_to_come_back(lane: LaneName) -> None
                 await other.chat("b")
             assert refused.value.retry_after == 1.0
             assert (await one.chat("c")).text == "2: c"
+
+
+async def test_a_message_of_the_full_size_passes_and_one_beyond_every_bound_harms_nobody(lane: LaneName) -> None:
+    async with served(lane, limits=Limits(max_message_bytes=2000)) as place:
+        async with place.environment() as env, place.environment() as other:
+            for text in ("x" * 2000, "é" * 1000, "🙂" * 500, "\x07" * 2000):
+                assert len((await env.chat(text)).text) == len(text) + 3
+            waiting = asyncio.create_task(other.chat("hang"))
+            await place.agent.started.acquire()
+            for length in (2001, 20_000, 100_000, 1_000_000):
+                with pytest.raises(MessageTooLarge):
+                    await env.chat("x" * length)
+            assert (await env.chat("still here")).text == "5: still here"
+            # What others wait for over the same connection is still on its way.
+            assert not waiting.done()
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            await place.agent.cancelled.acquire()
+
+
+async def test_many_messages_at_once_are_no_message_that_is_too_large(lane: LaneName) -> None:
+    async with served(lane, limits=Limits(max_message_bytes=10_000)) as place:
+
+        async def converse(number: int) -> str:
+            async with place.environment() as env:
+                return (await env.chat(str(number % 10) * 9000)).text
+
+        replies = await asyncio.gather(*(converse(number) for number in range(24)))
+        assert replies == [f"1: {str(number % 10) * 9000}" for number in range(24)]
+
+
+async def test_arguments_that_are_no_json_harm_nobody(lane: LaneName) -> None:
+    async with served(lane) as place, place.environment() as env:
+        await env.chat("a")
+        if lane in NETWORK:
+            # A mistake of the program; the lanes over SDKs raise what these raise.
+            with pytest.raises((InvalidArguments, TypeError, ValueError)):
+                await env.call_tool("shout", {"text": object()})
+        assert (await env.chat("b")).text == "2: b"

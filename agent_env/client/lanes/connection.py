@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +13,25 @@ import aiohttp
 
 from agent_env.client.lanes.contract import OnEvent, Outgoing
 from agent_env.context import encode_run, inject
-from agent_env.errors import AgentEnvError, DeadlineExceeded, ProtocolError, TransportError, from_wire
-from agent_env.net.frames import ACK_EVERY, RESUME_SECONDS, SUBPROTOCOL, WINDOW, decode_frame, encode_frame
+from agent_env.errors import (
+    AgentEnvError,
+    DeadlineExceeded,
+    InvalidArguments,
+    MessageTooLarge,
+    ProtocolError,
+    TransportError,
+    from_wire,
+)
+from agent_env.net.frames import (
+    ACK_EVERY,
+    RESUME_SECONDS,
+    SUBPROTOCOL,
+    WINDOW,
+    decode_frame,
+    encode_frame,
+    encode_message,
+    pack,
+)
 from agent_env.net.http import CONNECT_SECONDS, error_of, shared_http, shown, transport_errors
 from agent_env.runtime.parts import decode_event
 
@@ -22,14 +40,14 @@ HEARTBEAT_SECONDS = 20.0
 
 
 class _Call:
-    """A call that waits for its answer."""
+    """A call that waits for its answer; `over` when there is one, or can be none."""
 
-    __slots__ = ("arrived", "messages", "request", "stream", "taken")
+    __slots__ = ("arrived", "messages", "over", "taken", "text")
 
-    def __init__(self, request: dict[str, Any]) -> None:
-        self.request = request
-        self.stream = bool(request.get("stream"))
+    def __init__(self, text: str) -> None:
+        self.text = text
         self.taken = 0
+        self.over = False
         self.messages: deque[dict[str, Any] | AgentEnvError] = deque()
         self.arrived = asyncio.Event()
 
@@ -49,8 +67,10 @@ class Connection:
         self._calls: dict[int, _Call] = {}
         self._cancelled: set[int] = set()
         self._ids = itertools.count(1)
-        self._pending: list[dict[str, Any]] = []
+        self._pending: list[str] = []
         self._wake = asyncio.Event()
+        self._greeted = asyncio.Event()
+        self._max_frame = 0
         self._task: asyncio.Task[None] | None = None
         self._connection_id: str | None = None
         self._resume_seconds = RESUME_SECONDS
@@ -73,21 +93,29 @@ class Connection:
             request["run"] = encode_run(outgoing.run)
         if on_event is not None:
             request["stream"] = True
-        call = self._calls[number] = _Call(request)
-        self._send(request)
+        try:
+            call = _Call(encode_message(request))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(f"the arguments of {verb} are no JSON: {error}") from error
+        self._calls[number] = call
+        self._pending.append(call.text)
+        self._wake.set()
+        if self._greeted.is_set():
+            self._refuse_if_long(call)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._live())
+        limit = asyncio.timeout(left)
         try:
-            async with asyncio.timeout(left):
+            async with limit:
                 return await self._answer(number, call, on_event)
         except TimeoutError:
-            self._cancel(number)
+            if not limit.expired():
+                raise
             raise DeadlineExceeded(f"{shown(self._url)} did not answer {verb} before the deadline") from None
-        except asyncio.CancelledError:
-            self._cancel(number)
-            raise
         finally:
             del self._calls[number]
+            if not call.over:
+                self._cancel(number)
 
     async def _answer(self, number: int, call: _Call, on_event: OnEvent | None) -> Mapping[str, Any]:
         while True:
@@ -96,6 +124,7 @@ class Connection:
             while call.messages:
                 message = call.messages.popleft()
                 if isinstance(message, AgentEnvError):
+                    call.over = True
                     raise message
                 if "event" in message:
                     if on_event is not None:
@@ -104,9 +133,11 @@ class Connection:
                     if call.taken % (WINDOW // 2) == 0:
                         self._send({"taken": call.taken, "of": number})
                 elif "result" in message:
+                    call.over = True
                     result: Mapping[str, Any] = message["result"]
                     return result
                 else:
+                    call.over = True
                     raise from_wire(message["error"])
 
     def close(self) -> None:
@@ -124,8 +155,19 @@ class Connection:
     # ── the socket ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._pending.append(message)
+        self._pending.append(encode_message(message))
         self._wake.set()
+
+    def _refuse_if_long(self, call: _Call) -> None:
+        """Keeps a call back that the server would close the socket for, which others use too."""
+        if len(call.text) + 2 > self._max_frame and call.text in self._pending:
+            self._pending.remove(call.text)
+            call.put(
+                MessageTooLarge(
+                    f"the call has {len(call.text)} characters; {shown(self._url)} takes {self._max_frame} at once",
+                    limit=self._max_frame,
+                )
+            )
 
     def _cancel(self, number: int) -> None:
         self._cancelled.add(number)
@@ -173,11 +215,12 @@ class Connection:
         async with socket:
             if resume is not None:
                 # What was on its way when the socket broke may be lost, so everything that still counts is said again.
-                again = [call.request for call in self._calls.values()]
-                again += [{"taken": call.taken, "of": number} for number, call in self._calls.items() if call.taken]
-                again += [{"cancel": number} for number in self._cancelled]
-                await socket.send_str(encode_frame([{"resume": resume, "seen": self._seen}, *again]))
-                self._pending = []
+                taken = [{"taken": call.taken, "of": number} for number, call in self._calls.items() if call.taken]
+                cancels = [{"cancel": number} for number in self._cancelled]
+                self._pending = [call.text for call in self._calls.values()]
+                self._pending += [encode_message(message) for message in (*taken, *cancels)]
+                self._wake.set()
+                await socket.send_str(encode_frame([{"resume": resume, "seen": self._seen}]))
                 self._acked = self._seen
             writer = asyncio.get_running_loop().create_task(self._write(socket))
             try:
@@ -206,15 +249,16 @@ class Connection:
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         try:
+            await self._greeted.wait()
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                messages, self._pending = self._pending, []
+                texts, self._pending = self._pending, []
                 if self._seen - self._acked >= ACK_EVERY or (self._seen > self._acked and not self._calls):
                     self._acked = self._seen
-                    messages.append({"ack": self._seen})
-                if messages:
-                    await socket.send_str(encode_frame(messages))
+                    texts.append(encode_message({"ack": self._seen}))
+                for frame in pack(texts, self._max_frame):
+                    await socket.send_str(frame)
         except (ConnectionError, RuntimeError):
             return  # the reading side sees the same break and decides what comes of it
 
@@ -235,6 +279,10 @@ class Connection:
                 )
             self._connection_id = self._connection_id or message["hello"]["connection"]
             self._resume_seconds = float(message["hello"]["resume_seconds"])
+            self._max_frame = int(message["hello"].get("max_frame", sys.maxsize))
+            for waiting in self._calls.values():
+                self._refuse_if_long(waiting)
+            self._greeted.set()
         elif "resumed" in message:
             if not message["resumed"]:
                 raise TransportError(f"{shown(self._url)} no longer has what was running; the calls are lost")

@@ -14,7 +14,14 @@ import aiohttp
 
 from agent_env.client.lanes.contract import OnEvent, Outgoing
 from agent_env.context import RUN_HEADER, encode_run, inject
-from agent_env.errors import DeadlineExceeded, MessageTooLarge, ProtocolError, TransportError, from_wire
+from agent_env.errors import (
+    DeadlineExceeded,
+    InvalidArguments,
+    MessageTooLarge,
+    ProtocolError,
+    TransportError,
+    from_wire,
+)
 from agent_env.net.credentials import bearer_headers
 from agent_env.net.http import CONNECT_SECONDS, MAX_REPLY_BYTES, error_of, shared_http, shown, transport_errors
 from agent_env.runtime.parts import decode_event
@@ -60,10 +67,14 @@ class HttpLane:
         left: float | None,
         on_event: OnEvent | None,
     ) -> Mapping[str, Any]:
+        try:
+            content = json.dumps(arguments, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(f"the arguments for {shown(where)} are no JSON: {error}") from error
         with transport_errors(where):
             async with shared_http().post(
                 where,
-                data=json.dumps(arguments, separators=(",", ":")).encode(),
+                data=content,
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=left, sock_connect=CONNECT_SECONDS),

@@ -75,7 +75,7 @@ class A2aFace:
             await self._handler.aclose()
 
     def _gated(self, routes: Sequence[BaseRoute], refuse: Callable[[AgentEnvError], Response]) -> list[BaseRoute]:
-        max_bytes = self._site.runtime.definition.limits.max_message_bytes
+        max_bytes = self._site.runtime.definition.limits.max_request_bytes
         # The SDK's mount for tenants in the path is left out: it would match every other path of the app.
         return [
             Route(

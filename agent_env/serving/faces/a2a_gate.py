@@ -7,6 +7,7 @@ the body, puts an `Exchange` into the scope, and hands the request on.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_env.context import Principal
-from agent_env.errors import AgentEnvError, MessageTooLarge
+from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge
 from agent_env.net.a2a_wire import EXTENSION, EXTENSION_HEADERS
 from agent_env.serving.faces.a2a_errors import failed_inside, rest_response
 from agent_env.serving.faces.contract import Site
@@ -26,6 +27,9 @@ from agent_env.serving.faces.contract import Site
 log = logging.getLogger("agent_env.serving")
 
 _KEY: Final = "agent_env.a2a"
+
+MAX_DEPTH: Final = 100
+"""How deep a body may be nested: as deep as protobuf reads; the SDK tells what Python says about one level too many."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class Gate:
         self._app = app
         self._site = site
         # In JSON, contents of files are base64, and other text is escaped.
-        self._max_bytes = 2 * max_bytes
+        self._max_bytes = max_bytes
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,10 +112,27 @@ class Gate:
             if len(body) > self._max_bytes:
                 raise self._too_large()
             if not message.get("more_body"):
+                if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(body):
+                    raise InvalidArguments(f"the body is nested deeper than {MAX_DEPTH} levels; send flatter values")
                 return bytes(body)
 
     def _too_large(self) -> MessageTooLarge:
         return MessageTooLarge(f"the request has more than {self._max_bytes} bytes; send less", limit=self._max_bytes)
+
+
+def _is_deep(body: bytearray) -> bool:
+    try:
+        level = [json.loads(body)]
+    except RecursionError:
+        return True
+    except ValueError:
+        return False  # the binding has an error of its own for that
+    for _ in range(MAX_DEPTH):
+        nested = [value for value in level if isinstance(value, dict | list)]
+        level = [item for value in nested for item in (value.values() if isinstance(value, dict) else value)]
+        if not level:
+            return False
+    return True
 
 
 async def _watch(exchange: Exchange, receive: Receive) -> None:

@@ -34,12 +34,6 @@ NDJSON: Final = b"application/x-ndjson"
 KEEP_ALIVE_SECONDS: Final = 15.0
 """How long a stream of lines may be silent."""
 
-ESCAPED: Final = 3
-"""How many times as long JSON may make a text: two bytes become six in `\\u00e9`."""
-
-ENVELOPE_BYTES: Final = 64 * 1024
-"""What a request may have around its message."""
-
 FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"})
 """What a page may post to any address without asking first (Fetch standard, CORS-safelisted request-header)."""
 
@@ -65,7 +59,7 @@ class Post:
         """
         headers = read_headers(scope)
         principal = admit(site, scope, headers)
-        limit = ESCAPED * site.runtime.definition.limits.max_message_bytes + ENVELOPE_BYTES
+        limit = site.runtime.definition.limits.max_request_bytes
         content = await _body(receive, headers, limit)
         declared = headers.get("content-type", "")
         kind = declared.partition(";")[0].strip().lower()

@@ -35,7 +35,6 @@ from agent_env.runtime.caller import Caller
 from agent_env.runtime.turns import OnEvent
 from agent_env.runtime.verbs import perform
 from agent_env.serving.faces.contract import Site
-from agent_env.serving.faces.http_messages import ESCAPED
 from agent_env.serving.faces.mcp_content import as_json, blocks, message, written
 from agent_env.serving.faces.mcp_gate import Gate, Visit
 from agent_env.serving.faces.mcp_tools import Catalogue
@@ -47,9 +46,6 @@ log = logging.getLogger("agent_env.serving")
 Context: TypeAlias = ServerRequestContext[Any, Request]
 
 PATH: Final = "/mcp"
-
-ENVELOPE_BYTES: Final = 64 * 1024
-"""What a request may have around its message."""
 
 RELEASE_SECONDS: Final = 5.0
 """How long a session that its client ends may take to end."""
@@ -67,7 +63,7 @@ class McpFace:
         definition = site.runtime.definition
         self._site = site
         self._catalogue = Catalogue(site.runtime, mirror_session_id=mirror_session_id)
-        self._max_body_bytes = ESCAPED * definition.limits.max_message_bytes + ENVELOPE_BYTES
+        self._max_body_bytes = definition.limits.max_request_bytes
         self._manager: StreamableHTTPSessionManager | None = None
         # The sessions that MCP sessions have opened. One that ends (idle, released) while its MCP session lives must
         # not be opened again unasked.

@@ -49,6 +49,7 @@ class WebSocketFace:
         self.access = site.access
         self.address = site.address
         self.resume_seconds = resume_seconds
+        self.max_frame = site.runtime.definition.limits.max_request_bytes
         self.digest = site.card.digest()
         self.connections: dict[str, Connection] = {}
 
@@ -102,7 +103,7 @@ class WebSocketFace:
                 return
             frame = message.get("text") or message.get("bytes") or ""
             try:
-                if len(frame) > 2 * self.runtime.definition.limits.max_message_bytes:
+                if len(frame) > self.max_frame:
                     raise MessageTooLarge(f"the frame has {len(frame)} characters; send less in one frame")
                 messages = decode_frame(frame)
             except AgentEnvError as error:
@@ -182,6 +183,7 @@ class Connection:
             "connection": self.id,
             "resume_seconds": self._face.resume_seconds,
             "window": WINDOW,
+            "max_frame": self._face.max_frame,
             "digest": self._face.digest,
         }
         self._pending = [{"resumed": True}, *self._sent] if resumed else [{"hello": hello}]

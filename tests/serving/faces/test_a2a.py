@@ -197,9 +197,11 @@ async def test_text_that_is_not_unicode_is_sent_without_breaking_the_answer() ->
         return "a\ud800b"
 
     async with serving(odd) as server, stock(server) as client, stock(server, streaming=True) as streaming:
-        assert text_of((await ask(client, message("x")))[0]) == "a?b"
+        assert text_of((await ask(client, message("x")))[0]) == "a\ufffdb"
         answers = await ask(streaming, message("x"))
-        assert [a.artifact_update.artifact.parts[0].text for a in answers if a.HasField("artifact_update")] == ["a?b"]
+        assert [a.artifact_update.artifact.parts[0].text for a in answers if a.HasField("artifact_update")] == [
+            "a\ufffdb"
+        ]
 
 
 # ── cards ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -336,6 +338,22 @@ async def test_malformed_requests_get_errors_of_their_binding() -> None:
             rpc, json={**call, "method": "SendMessage", "params": {"message": said}}, headers=unversioned
         )
         assert answer.json()["error"]["code"] == -32009
+
+
+@pytest.mark.parametrize("depth", [150, 5000, 100_000])
+async def test_a_body_that_is_nested_too_deep_is_refused(depth: int) -> None:
+    said = '{"messageId":"1","role":"ROLE_USER","parts":[{"data":' + "[" * depth + "]" * depth + "}]}"
+    headers = {"A2A-Version": "1.0"}
+    async with serving(Agent()) as server, httpx.AsyncClient(headers=headers) as http:
+        rest = await http.post(f"{server.url}/a2a/rest/message:send", content=f'{{"message":{said}}}')
+        assert (rest.status_code, rest.json()["error"]["status"]) == (422, "INVALID_ARGUMENT")
+        for method in ("SendMessage", "message/send"):
+            call = f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{said}}}}}'
+            rpc = (await http.post(f"{server.url}/a2a", content=call)).json()["error"]
+            assert (rpc["code"], "recursion" in rpc["message"]) == (-32602, False)
+        flat = {"messageId": "1", "role": "ROLE_USER", "parts": [{"data": [[]] * 200}]}
+        answer = await http.post(f"{server.url}/a2a/rest/message:send", json={"message": flat})
+        assert answer.status_code == 200
 
 
 async def test_a_context_id_has_bounds() -> None:
