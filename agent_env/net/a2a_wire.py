@@ -28,6 +28,7 @@ from a2a.types import Message, Part
 from google.protobuf import json_format, struct_pb2  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message import Message as Proto  # type: ignore[import-untyped, unused-ignore]
 
+from agent_env.errors import InvalidArguments
 from agent_env_cards import EXTENSION_URI
 
 EXTENSION: Final = EXTENSION_URI
@@ -126,23 +127,26 @@ def encode_value(value: Any, *, exact: bool = False) -> Part:
 
 
 def clean(text: str) -> str:
-    """The text as protobuf takes it: what is not Unicode becomes a question mark."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    """The text as protobuf takes it: half of a surrogate pair becomes U+FFFD, the replacement character."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 # ── values of ours ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def decode_value(part: Part) -> tuple[Any, bool]:
-    """Reads the value of a part of ours, and whether it was exact; None for a part of another kind."""
+    """Reads the value of a part of ours, and whether it was exact; None for a part of another kind.
+
+    Raises `InvalidArguments` for a text that says it is JSON and is not.
+    """
     if part.WhichOneof("content") == "data":
         return plain(part.data), False
-    if part.media_type == JSON_TYPE:
-        try:
-            return json.loads(part.text), True
-        except ValueError:
-            return None, True
-    return None, False
+    if part.media_type != JSON_TYPE:
+        return None, False
+    try:
+        return json.loads(part.text), True
+    except (ValueError, RecursionError):
+        raise InvalidArguments(f"the part of type {JSON_TYPE} is not JSON, or is nested too deep") from None
 
 
 def pack(value: Mapping[str, Any], *, exact: bool = False) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def as_object(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 

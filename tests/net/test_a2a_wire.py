@@ -10,6 +10,7 @@ from a2a.types import Message, Part
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_env.errors import InvalidArguments
 from agent_env.net.a2a_wire import (
     EXTENSION,
     as_object,
@@ -114,8 +115,14 @@ def test_what_is_not_ours_is_passed_by() -> None:
         assert unpack(message.metadata) == {}
     assert as_object(None) == {}
     assert decode_value(Part(text="{}")) == (None, False)
-    assert decode_value(Part(text="{", media_type="application/json")) == (None, True)
     assert decode_value(Part(url="http://x")) == (None, False)
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000])
+def test_text_that_says_it_is_json_and_is_not_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArguments, match="is not JSON"):
+        decode_value(Part(text=text, media_type="application/json"))
+    assert as_object(text) == {}
 
 
 def test_the_first_metadata_that_has_a_key_wins_and_only_strings_count() -> None:

@@ -12,7 +12,7 @@ from a2a.types import Part, StreamResponse, Task, TaskState
 from agent_env.client.lanes.a2a_failures import failed_task
 from agent_env.client.lanes.a2a_peer import Peer
 from agent_env.client.lanes.contract import OnEvent, Outgoing
-from agent_env.errors import ProtocolError, from_wire
+from agent_env.errors import InvalidArguments, ProtocolError, from_wire
 from agent_env.net.a2a_wire import EXTENSION, EXTENSION_HEADERS, decode_value, encode_value, unpack
 from agent_env.runtime.parts import decode_event
 
@@ -87,7 +87,10 @@ def _result(peer: Peer, task: Task) -> Mapping[str, Any]:
 
 def _value(peer: Peer, parts: Iterable[Part]) -> Mapping[str, Any]:
     for part in parts:
-        value, _ = decode_value(part)
+        try:
+            value, _ = decode_value(part)
+        except InvalidArguments as error:
+            raise ProtocolError(f"{peer.where} answered a verb with what is no JSON") from error
         if isinstance(value, Mapping) and isinstance(value.get("result"), Mapping):
             return cast("Mapping[str, Any]", value["result"])
     raise ProtocolError(f"{peer.where} answered a verb with what is no result of one")

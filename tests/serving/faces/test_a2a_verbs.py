@@ -212,6 +212,10 @@ async def test_numbers_survive_in_json_text() -> None:
         (part,) = answers[0].message.parts
         assert part.media_type == "application/json"
         assert json.loads(part.text)["result"]["data"] == big + 1
+        exact = request({})
+        exact.message.parts[0].CopyFrom(Part(text="{", media_type="application/json"))
+        with pytest.raises(A2AError, match="is not JSON"):
+            await anext(aiter(client.send_message(exact, context=ACTIVE)))
         (rounded,) = await ask(
             client, {"verb": "call_tool", "arguments": {"name": "add", "arguments": {"a": 2, "b": 3}}}
         )
