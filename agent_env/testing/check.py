@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from agent_env.client.resolution import LaneName
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, NotSupported
 from agent_env.testing import conversations, episodes, likeness, refusals, served
 from agent_env.testing.report import Check, ContractBroken, Outcome, Report
 from agent_env.testing.subject import Broken, Skip, Subject, Way, found
@@ -97,6 +97,11 @@ async def check_environment(
         await check_environment(my_agent, raise_on_failure=True)     # in a test of your own
     """
     async with found(env, auth=auth, hub=hub, message=message, seconds=timeout) as subject:
+        unknown = sorted(set(lanes or ()) - set(subject.lanes))
+        if unknown:
+            raise NotSupported(
+                f"{subject.card.ref} has no lane {', '.join(unknown)}; it has {', '.join(subject.lanes)}"
+            )
         checks = _card_checks(subject)
         for once in ONCE:
             checks.append(await _checked(once, subject, "", timeout))

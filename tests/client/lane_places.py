@@ -48,7 +48,9 @@ class Agent:
             yield Done(f"answered {json.dumps(answers)}")
             return
         match message.text:
-            case "hang":
+            case "hang" | "speak and hang":
+                if message.text != "hang":
+                    yield "so"
                 self.started.release()
                 try:
                     await asyncio.Event().wait()

@@ -14,6 +14,7 @@ from agent_env.client.resolution import LaneName
 from agent_env.errors import (
     InvalidArguments,
 )
+from agent_env_wrappers.contract import Event
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("lane", get_args(LaneName))]
 
@@ -169,4 +170,16 @@ async def test_a_stream_that_is_left_stops_the_turn(lane: LaneName) -> None:
         await asyncio.wait({waiting})
         await stream.aclose()
         await place.agent.cancelled.acquire()
+        assert (await env.chat("b")).text == "2: b"
+
+
+async def test_a_listener_that_raises_stops_the_turn_with_its_own_error(lane: LaneName) -> None:
+    async def deaf(event: Event) -> None:
+        raise LookupError("mine")
+
+    async with served(lane) as place, place.environment() as env:
+        await env.chat("a")
+        with pytest.raises(LookupError, match="mine"):
+            await env.call_tool("chat", {"message": "speak and hang"}, on_event=deaf)
+        # The session is free, and as it was.
         assert (await env.chat("b")).text == "2: b"

@@ -10,7 +10,7 @@ import pytest
 
 from agent_env import AgentEnvironment, Environment, Limits, Reward, SessionView
 from agent_env.context import Principal
-from agent_env.errors import NameNotFound, TransportError
+from agent_env.errors import NameNotFound, NotSupported, TransportError
 from agent_env.net import Tokens
 from agent_env.testing import Check, ContractBroken, Report, check_environment
 from agent_env_wrappers.contract import Done, Interrupt
@@ -165,6 +165,8 @@ async def test_nothing_to_check_is_an_error_and_no_report() -> None:
         await check_environment("http://127.0.0.1:9")
     with pytest.raises(NameNotFound):
         await check_environment("nobody")
+    with pytest.raises(NotSupported, match="no lane pigeon; it has inprocess"):
+        await check_environment(counting, lanes=["pigeon"])  # type: ignore[list-item]
 
 
 def test_a_report_says_in_a_line_what_failed() -> None:
