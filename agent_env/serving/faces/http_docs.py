@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from agent_env.runtime.verbs import ORCHESTRATION
 from agent_env.serving.faces import http_models as models
 from agent_env.serving.faces.contract import Site
 from agent_env_cards import EnvironmentCard
+
+if TYPE_CHECKING:
+    from fastapi.routing import APIRoute
+
+# FastAPI is imported where a document is asked for: most servers are never asked, and it takes long to load.
 
 _VERBS: Final[Mapping[str, tuple[type[models.Body], type[BaseModel], str]]] = {
     "list_tools": (models.ListToolsRequest, models.ListToolsAnswer, "List the tools"),
@@ -55,6 +57,8 @@ _ERRORS: Final = {
 
 def document(site: Site, base: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document of an environment that clients reach at `base`."""
+    from fastapi.openapi.utils import get_openapi
+
     made = get_openapi(
         title=site.card.name,
         version=site.card.version,
@@ -77,6 +81,8 @@ def document(site: Site, base: str) -> dict[str, Any]:
 
 def docs_page(card: EnvironmentCard) -> str:
     """The page that shows the document."""
+    from fastapi.openapi.docs import get_swagger_ui_html
+
     # The address is relative, so that the page works under prefixes that a proxy takes away.
     page = get_swagger_ui_html(openapi_url="openapi.json", title=f"{card.name} {card.version}")
     return bytes(page.body).decode()
@@ -130,6 +136,8 @@ def _route(
     request: type[BaseModel] | None = None,
     stream: bool = False,
 ) -> APIRoute:
+    from fastapi.routing import APIRoute
+
     def endpoint(body: Any = None) -> None:
         """Stands for the path in the document; it is never called."""
 
