@@ -18,6 +18,8 @@ OnEvent: TypeAlias = Callable[[Event], Awaitable[None]]
 
 T = TypeVar("T")
 
+_WHAT_NOW = "its session is as before the call. The log of its server has the details"
+
 CANCEL_GRACE = 1.0
 """Seconds that a cancelled agent has to clean up before it is left behind."""
 
@@ -123,15 +125,15 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
         cause = cause.__cause__
     if isinstance(error, AgentError):
         # With a cause it is somebody's bug, and only the log has the traceback.
-        log.log(
-            logging.INFO if error.__cause__ is None else logging.ERROR, "%s failed: %s", agent, error, exc_info=error
-        )
-        return AgentFailed(str(error), kind=error.kind, retry=error.retryable or None, agent=agent)
+        bug = error.__cause__ is not None
+        log.log(logging.ERROR if bug else logging.INFO, "%s failed: %s", agent, error, exc_info=error)
+        told = f"{error}; {_WHAT_NOW}" if bug else str(error)
+        return AgentFailed(told, kind=error.kind, retry=error.retryable or None, agent=agent)
     if isinstance(error, WrapError):
         return NotSupported(str(error), agent=agent)
     log.error("%s raised", agent, exc_info=error)
     return AgentFailed(
-        f"{agent} raised {type(error).__name__}; its session is as before the call. The log of its server has the details",
+        f"{agent} raised {type(error).__name__}; {_WHAT_NOW}",
         kind="agent",
         agent=agent,
     )
