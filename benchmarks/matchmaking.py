@@ -5,8 +5,8 @@
 Cards are as an agent framework would make them: a tool with one of the distinct input schemas, skills, tags, sample
 requests. About one candidate in ten passes the rules. A need is "new" the first time that it is asked: its schema has
 to be compared with those of all candidates that the other rules let through. After that it is "known". Every report
-explains the ten best. Times are of this thread (CPU), in milliseconds. The population is kept away from the garbage collector, as in any
-server with a large heap: its full passes would be most of what the p99 shows.
+explains the ten best. Times are of this thread (CPU), in milliseconds. The population is kept away from the garbage
+collector, as in any server with a large heap: its full passes would be most of what the p99 shows.
 """
 
 from __future__ import annotations

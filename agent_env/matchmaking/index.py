@@ -139,8 +139,9 @@ class Index:
         for skill in wanted:
             covered = self.covered(skill)
             exact &= covered[Cover.EXACT]
-            sure &= covered[Cover.EXACT] | covered[Cover.WHOLE]
-            known &= covered[Cover.EXACT] | covered[Cover.WHOLE] | covered[Cover.PART] | covered[Cover.TAG]
+            offered = covered[Cover.EXACT] | covered[Cover.WHOLE] | covered[Cover.PART]
+            sure &= offered
+            known &= offered | covered[Cover.TAG]
         return Swept(self.everyone & ~known, known & ~sure, 0, self.everyone & ~exact)
 
     def _sweep_tools(self, query: Query, among: Bits) -> Swept:

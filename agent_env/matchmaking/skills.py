@@ -19,8 +19,8 @@ class Cover(IntEnum):
     |---|---|
     | `EXACT` | offers "math.algebra", or a skill with that id in a taxonomy |
     | `WHOLE` | offers "math", which it is a part of |
-    | `PART` | offers "math.algebra.linear", a part of it: whether that is enough is unknown |
-    | `TAG` | has the tag "math.algebra" or "algebra", and offers no such skill: neither is that known |
+    | `PART` | offers "math.algebra.linear", a part of it |
+    | `TAG` | has the tag "math.algebra" or "algebra", and offers no such skill: whether that is enough is unknown |
     | `NONE` | says nothing of the kind |
     """
 
@@ -75,7 +75,7 @@ def cover_of(wanted: str, offer: Offer) -> tuple[Cover, str]:
 
 
 def skills_rule(query: Query, candidate: Candidate, verdicts: Verdicts) -> Finding:
-    """It offers every skill asked for, or one that it is a part of."""
+    """It offers every skill asked for, a skill that it is a part of, or a part of it."""
     wanted = query.criteria.skills
     if not wanted:
         return Finding("yes", "no skills are asked for")
@@ -88,7 +88,7 @@ def skills_rule(query: Query, candidate: Candidate, verdicts: Verdicts) -> Findi
         offered = ", ".join(skill.id for skill in offer.skills) or "nothing"
         return Finding("no", f"{why}; it offers {offered}", f"offer {named}, or ask for fewer skills")
     lowest = min(cover for _, cover, _ in covers)
-    return Finding("yes" if lowest >= Cover.WHOLE else "unknown", why, exact=lowest is Cover.EXACT)
+    return Finding("yes" if lowest >= Cover.PART else "unknown", why, exact=lowest is Cover.EXACT)
 
 
 def _told(wanted: str, cover: Cover, found: str) -> str:
@@ -98,7 +98,7 @@ def _told(wanted: str, cover: Cover, found: str) -> str:
         case Cover.WHOLE:
             return f"offers {found}, which {wanted} is a part of"
         case Cover.PART:
-            return f"offers {found}, only a part of {wanted}"
+            return f"offers {found}, a part of {wanted}"
         case Cover.TAG:
             return f"has the tag {found!r}, and does not offer {wanted}"
         case _:

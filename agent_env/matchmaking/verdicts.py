@@ -37,7 +37,7 @@ class Verdicts:
 
     def prepare(self, takes: tuple[str, Any], gives: tuple[str, Any] | None) -> None:
         """Reads the schemas of a tool, so that no pairing waits for it."""
-        self._schema(takes, False)
+        self._schema(takes, False).warm()
         if gives is not None:
             self._schema(gives, True)
 

@@ -89,7 +89,7 @@ class Space:
 
     def take(self, *documents: Document) -> None:
         """Turns to other documents; what was derived from earlier ones stays known."""
-        self._documents = documents
+        self._documents = documents or self._documents
         for document in documents:
             self._targets.update(document.targets)
             self._speaking.update(document.speaking)

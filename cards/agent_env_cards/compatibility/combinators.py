@@ -19,8 +19,9 @@ _CONTEXTUAL = frozenset(("unevaluatedProperties", "unevaluatedItems"))
 
 def combined(prover: Prover, left: Alternative, right: Piece, values: Values) -> Failure | None:
     """Proves the keywords of a schema that combine or refer to other schemas."""
-    for keyword, prove in _RULES.items():
-        if keyword in right and (failure := prove(prover, left, right, values)) is not None:
+    for keyword in right:
+        prove = _RULES.get(keyword)
+        if prove is not None and (failure := prove(prover, left, right, values)) is not None:
             beside = ("if", "then", "else") if keyword == "if" else (keyword,)
             if keyword in _CONTEXTUAL or not prover.space.stated(left, right, beside):
                 return failure

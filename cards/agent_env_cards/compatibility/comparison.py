@@ -36,14 +36,18 @@ class Prepared:
             self.document = read(schema, declared_only=declared_only, pool=pool)
         except Malformed as error:
             self.fault = error
-        self._space = Space(self.document)
+        self._prover: Prover | None = None
 
     def facing(self, document: Document) -> Prover:
         """A proof about this schema and another one; what is known of this one is not worked out again."""
-        if self._space.size > MAX_KEPT:
-            self._space = Space(self.document)
-        self._space.take(self.document, document)
-        return Prover(self._space)
+        if self._prover is None or self._prover.space.size > MAX_KEPT:
+            self._prover = Prover(Space(self.document))
+        self._prover.begin(self.document, document)
+        return self._prover
+
+    def warm(self) -> None:
+        """Makes what comparisons with this schema on the right will need."""
+        self.document.holds(None)
 
     @cached_property
     def samples(self) -> list[Any]:
@@ -62,8 +66,10 @@ def compare(left: Prepared, right: Prepared) -> Verdict:
     if verdict is not None:
         return verdict
     verdict = _bounded(lambda: _decided(left, right.document), _TOO_LARGE)
-    if verdict.answer == "unknown" and (value := _refuting(left, right)) is not NO_WITNESS:
-        return Verdict("no", verdict.pointer, verdict.why, value)
+    if verdict.answer == "unknown":
+        for value in (_lacking(left, right), _refuting(left, right)):
+            if value is not NO_WITNESS:
+                return Verdict("no", verdict.pointer, verdict.why, value)
     return verdict
 
 
@@ -124,10 +130,9 @@ def _lacking(left: Prepared, right: Prepared) -> Any:
 
 def _refuting(left: Prepared, right: Prepared) -> Any:
     """A value of the left side's samples that the right side refuses."""
-    value = _lacking(left, right)
-    if value is NO_WITNESS:
-        return next((one for one in left.samples if right.document.holds(one) is False), NO_WITNESS)
-    return value
+    # What has everything in it breaks more often than what has little.
+    refused = (value for value in reversed(left.samples) if right.document.holds(value) is False)
+    return next(refused, NO_WITNESS)
 
 
 def _met(left: Prepared, other: Document) -> Verdict:

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_env_cards.compatibility.alternatives import ABSENT, Alternative, Space
 from agent_env_cards.compatibility.combinators import combined
-from agent_env_cards.compatibility.dialect import Schema
+from agent_env_cards.compatibility.dialect import Document, Schema
 from agent_env_cards.compatibility.facts import UNBOUNDED
 from agent_env_cards.compatibility.failure import Failure, nothing
 from agent_env_cards.compatibility.keywords import brief, formatted, typed
@@ -33,11 +33,16 @@ class TooLarge(Exception):
 
 
 class Prover:
-    """One comparison: what is proven, what is assumed, and how many steps it took."""
+    """Comparisons with one left side: what is proven, what is assumed now, and how many steps it took."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.samples = Samples(space, lambda left, right: self.entails(left, right) is None)
+        self.begin()
+
+    def begin(self, *documents: Document) -> None:
+        """Starts a comparison of other documents; what was proven for good stays known."""
+        self.space.take(*documents)
         self._assumed: dict[tuple[frozenset[int], int], int] = {}
         self._steps = self._depth = self._splits = self._doubts = 0
         self._used = UNBOUNDED
@@ -48,11 +53,11 @@ class Prover:
         To be called for values inside of the one that is looked at only (or at the root): what is assumed of a pair
         while it is being proven is assumed of smaller values.
         """
-        right = self.space.followed(right)
+        followed = self.space.followed
+        right = followed(right)
         if right is True:
             return None
-        left = [self.space.followed(schema) for schema in left]
-        alternatives = self.space.alternatives(left)
+        left = [followed(schema) for schema in left]
         name = (frozenset([id(schema) for schema in left if schema is not True]), id(right))
         if name in self.space.proven:
             return None
@@ -62,7 +67,7 @@ class Prover:
         self._assumed[name] = index = len(self._assumed)
         outer, self._used = self._used, UNBOUNDED
         try:
-            failure = self.every(alternatives, right)
+            failure = self.every(self.space.alternatives(left), right)
         finally:
             del self._assumed[name]
         if failure is None and self._used >= index:

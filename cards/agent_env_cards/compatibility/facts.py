@@ -112,6 +112,7 @@ class Objects:
         self._pieces = [
             piece for piece in pieces if piece.keys() & {"properties", "patternProperties", "additionalProperties"}
         ]
+        self._values: dict[str, Schemas] = {}
         self.named = {name for piece in self._pieces for name in piece.get("properties", ())}
         self.patterns = {name for piece in self._pieces for name in piece.get("patternProperties", ())}
         self.names: Schemas = tuple(piece["propertyNames"] for piece in pieces if "propertyNames" in piece)
@@ -124,6 +125,7 @@ class Objects:
         least = max((piece["minProperties"] for piece in pieces if "minProperties" in piece), default=0)
         most = min((piece["maxProperties"] for piece in pieces if "maxProperties" in piece), default=UNBOUNDED)
         self.finite = self._finite()
+        self.listed = sorted(self.finite or ())
         self.least: int = max(least, len(self.required))
         self.most: float = most if self.finite is None else min(most, len(self.finite))
 
@@ -144,6 +146,12 @@ class Objects:
 
     def value(self, name: str) -> Schemas:
         """What the property of this name satisfies, if it is there."""
+        known = self._values.get(name)
+        if known is None:
+            known = self._values[name] = self._value(name)
+        return known
+
+    def _value(self, name: str) -> Schemas:
         for schema in self.names:
             if not (admits(schema, "string", name) if isinstance(schema, dict) else schema):
                 return (False,)

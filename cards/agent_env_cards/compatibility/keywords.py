@@ -117,7 +117,7 @@ def _object(prover: Prover, left: Alternative, right: Piece, values: Values) -> 
         for narrower in prover.space.narrowed(left, {"required": [cause]}):
             if missing := [name for name in names if name not in narrower.objects.required]:
                 return Failure((missing[0],), f"{missing[0]!r} is required beside {cause!r} and may be absent", values)
-    if right.keys() & {"properties", "patternProperties", "additionalProperties"}:
+    if "properties" in right or "additionalProperties" in right or "patternProperties" in right:
         failure = _properties(prover, left, right)
         if failure is not None:
             return failure
@@ -128,10 +128,15 @@ def _properties(prover: Prover, left: Alternative, right: Piece) -> Failure | No
     objects = left.objects
     properties, patterns = right.get("properties", {}), right.get("patternProperties", {})
     rest: Schema = right.get("additionalProperties", True)
-    names = objects.finite
-    if names is None:
-        names = objects.named.union(properties, objects.required)
-    for name in sorted(names):
+    names = objects.listed
+    if objects.finite is None:
+        names = sorted(objects.named.union(properties, objects.required))
+    for name in names:
+        if not patterns:
+            failure = _property(prover, left, [name], objects.value(name), properties.get(name, rest))
+            if failure is not None:
+                return failure
+            continue
         wanted = [properties[name]] if name in properties else []
         for pattern, schema in patterns.items():
             try:
