@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Mapping
@@ -51,6 +52,7 @@ class Gateway:
     | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/chat/completions` | the seat's | one model call |
     | `GET …/v1/models` | the seat's | the seat's model |
     | `POST /runs/{run}/{episode}/records` | any seat's of the episode | keeps a JSON array of turns and edges |
+    | `POST /runs/{run}/records` `[{episode, token, records}]` | in the body | the same for several: `{results}`, a null or an error each |
     | `POST /runs/{run}/collect` `{episodes: [id]}` | admin | the episodes' records, JSON lines in order of arrival |
     | `DELETE /runs/{run}` | admin | closes the run; its journal `{directory}/{run}.jsonl` stays |
     | `DELETE /runs/{run}?journal=drop` | admin | closes the run and deletes its journal |
@@ -96,18 +98,22 @@ class Gateway:
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         match scope["method"], path.split("/")[1:]:
             case "POST", ["runs", run, episode, seat, turn, "v1", "chat", "completions"]:
-                found = self._admit(scope, run, episode, seat)
+                found = self._admit(run, episode, seat, bearer(header(scope, b"authorization")))
                 body = await read_body(scope, receive, self._max_body)
                 call = ModelCall(found, episode, seat, checked_name("call id", turn), body, self._max_reply)
                 await call.play(receive, send, self._model_seconds)
             case "GET", ["runs", run, episode, seat, _, "v1", "models"]:
-                policy = self._admit(scope, run, episode, seat).seats[seat]
+                token = bearer(header(scope, b"authorization"))
+                policy = self._admit(run, episode, seat, token).seats[seat]
                 model = {"id": policy.model, "object": "model", "created": 0, "owned_by": "agent-env"}
                 await reply_json(send, 200, {"object": "list", "data": [model]})
             case "POST", ["runs", run, episode, "records"]:
-                found = self._admit(scope, run, episode, None)
-                await _keep_records(found, episode, await read_body(scope, receive, self._max_body))
+                token = bearer(header(scope, b"authorization"))
+                records = parse(await read_body(scope, receive, self._max_body))
+                await self._keep(run, episode, token, records)
                 await reply(send, 200, b"{}")
+            case "POST", ["runs", run, "records"]:
+                await self._keep_several(run, parse(await read_body(scope, receive, self._max_body)), send)
             case "POST", ["runs", run, "collect"]:
                 opened = self._own(scope, run)
                 await self._collect(opened, parse(await read_body(scope, receive, self._max_body)), send)
@@ -125,10 +131,9 @@ class Gateway:
                     f"the gateway has no {method} {path!r}; see agent_env.gateway.Gateway for what it has"
                 )
 
-    def _admit(self, scope: Scope, name: str, episode: str, seat: str | None) -> OpenRun:
-        """The run that the bearer token opens; which of its parts did not fit is not told."""
+    def _admit(self, name: str, episode: str, seat: str | None, token: str | None) -> OpenRun:
+        """The run that the token opens; which of its parts did not fit is not told."""
         run = self._runs.get(name)
-        token = bearer(header(scope, b"authorization"))
         if run is not None and token is not None and run.admits(episode, seat, token):
             return run
         raise Unauthenticated(
@@ -171,24 +176,43 @@ class Gateway:
         if drop:
             run.journal.path.unlink()
 
+    def _keep(self, name: str, episode: str, token: str | None, records: Any) -> asyncio.Future[None]:
+        """Keeps the records of one episode, all or none."""
+        run = self._admit(name, episode, None, token)
+        if not isinstance(records, list):
+            raise InvalidArguments("records are posted as a JSON array")
+        lines: list[bytes] = []
+        for value in records:
+            record = record_from_json(value) if isinstance(value, Mapping) else None
+            if not isinstance(record, TurnRecord | EdgeRecord) or record.episode != episode:
+                raise InvalidArguments(f"the records posted here must be turns and edges of the episode {episode!r}")
+            lines.append(dump(value) + b"\n")
+        return run.journal.append(episode, lines)
+
+    async def _keep_several(self, name: str, items: Any, send: Send) -> None:
+        """Keeps the records of several episodes, each by its own token and with its own outcome."""
+        if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+            raise InvalidArguments("records of several episodes are posted as [{episode, token, records}, …]")
+        results: list[dict[str, Any] | None] = []
+        for kept in [self._try_to_keep(name, item) for item in items]:
+            try:
+                if isinstance(kept, AgentEnvError):
+                    raise kept
+                await kept
+                results.append(None)
+            except AgentEnvError as error:
+                results.append(error.to_wire())
+        await reply_json(send, 200, {"results": results})
+
+    def _try_to_keep(self, name: str, item: Mapping[str, Any]) -> asyncio.Future[None] | AgentEnvError:
+        try:
+            return self._keep(name, str(item.get("episode")), str(item.get("token")), item.get("records"))
+        except AgentEnvError as error:
+            return error
+
     async def _collect(self, run: OpenRun, wanted: Any, send: Send) -> None:
         episodes = wanted.get("episodes") if isinstance(wanted, Mapping) else None
         if not isinstance(episodes, list):
             raise InvalidArguments('records are collected with {"episodes": [id, …]}')
         lines = [line for episode in episodes for line in run.journal.read(str(episode))]
         await reply(send, 200, b"".join(lines))
-
-
-async def _keep_records(run: OpenRun, episode: str, body: bytes) -> None:
-    """Keeps the records of one request, all or none."""
-    wanted = "records are posted as a JSON array"
-    records = parse(body, wanted)
-    if not isinstance(records, list):
-        raise InvalidArguments(wanted)
-    lines: list[bytes] = []
-    for value in records:
-        record = record_from_json(value) if isinstance(value, Mapping) else None
-        if not isinstance(record, TurnRecord | EdgeRecord) or record.episode != episode:
-            raise InvalidArguments(f"the records posted here must be turns and edges of the episode {episode!r}")
-        lines.append(dump(value) + b"\n")
-    await run.journal.append(episode, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -24,7 +25,7 @@ from agent_env.errors import (
 )
 from agent_env.gateway import Gateway, RunHandle, RunRecorder, SeatPolicy, mint_token
 from agent_env.gateway.tokens import checked_name, opens
-from agent_env.net import get_json, post_json, request_json
+from agent_env.net import OutwardGuard, get_json, post_json, request_json
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +110,78 @@ async def test_a_token_of_another_episode_or_run_writes_no_records(
             with pytest.raises(Unauthenticated, match="this run, episode and seat"):
                 await post(seen.collector_url(), [TURN], token)
     assert (await run.collect(["e1"]))["e1"] == []
+
+
+async def test_turns_that_end_together_share_a_request_and_each_has_its_own_outcome(
+    run: RunHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[int] = []
+    keep = Gateway._keep_several
+
+    async def counting(self: Gateway, name: str, items: Any, send: Any) -> None:
+        requests.append(len(items))
+        await keep(self, name, items, send)
+
+    monkeypatch.setattr(Gateway, "_keep_several", counting)
+
+    async def post_turn(number: int) -> None:
+        # Every fifth one tells of another episode than its token is for.
+        episode = f"e{number}" if number % 5 else "elsewhere"
+        await RunRecorder(run.episode(f"e{number}", "a")).record([{**TURN, "episode": episode}])
+
+    outcomes = await asyncio.gather(*(post_turn(number) for number in range(20)), return_exceptions=True)
+    assert [isinstance(outcome, InvalidArguments) for outcome in outcomes] == [not number % 5 for number in range(20)]
+    found = await run.collect(f"e{number}" for number in range(20))
+    assert [len(records) for records in found.values()] == [int(bool(number % 5)) for number in range(20)]
+    assert sum(requests) == 20 and len(requests) <= 2
+
+
+async def test_more_than_a_request_takes_goes_in_several(run: RunHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_env.gateway.collector_client._MOST_BYTES", 500)
+
+    async def post_turn(number: int) -> None:
+        turn = {**TURN, "episode": f"e{number}", "reply": "x" * (1000 if number == 3 else 1)}
+        await RunRecorder(run.episode(f"e{number}", "a")).record([turn])
+
+    await asyncio.gather(*(post_turn(number) for number in range(8)))
+    found = await run.collect(f"e{number}" for number in range(8))
+    assert [len(records) for records in found.values()] == [1] * 8
+
+
+async def test_a_turn_that_is_given_up_harms_no_other_in_its_request(run: RunHandle) -> None:
+    given_up = asyncio.ensure_future(RunRecorder(run.episode("e1", "a")).record([TURN]))
+    stays = asyncio.ensure_future(RunRecorder(run.episode("e2", "a")).record([{**TURN, "episode": "e2"}]))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await stays
+    assert len((await run.collect(["e2"]))["e2"]) == 1
+
+
+async def test_what_no_text_can_hold_is_kept_all_the_same(run: RunHandle) -> None:
+    turn = {**TURN, "reply": "half a pair \ud800 of surrogates"}
+    await RunRecorder(run.episode("e1", "a")).record([turn])
+    assert (await run.collect(["e1"]))["e1"] == [turn]
+
+
+async def test_a_server_that_is_no_collector_is_told_from_one(run: RunHandle, upstream: Upstream) -> None:
+    seen = run.episode("e1", "a")
+    odd = Run(upstream.url.removesuffix("/v1"), seen.run, seen.episode, seen.seat, seen.routes)
+    with pytest.raises(ProtocolError, match="did not answer as a collector does"):
+        await RunRecorder(odd).record([TURN])
+
+
+async def test_a_guard_decides_whether_the_collector_may_be_called(run: RunHandle) -> None:
+    seen = run.episode("e1", "a")
+    with pytest.raises(Forbidden, match=r"does not call '127\.0\.0\.1'"):
+        await RunRecorder(seen, guard=OutwardGuard()).record([TURN])
+    await RunRecorder(seen, guard=OutwardGuard(local=True)).record([TURN])
+    assert (await run.collect(["e1"]))["e1"] == [TURN]
+
+
+@pytest.mark.parametrize("body", [{}, [3]])
+async def test_records_of_several_episodes_are_a_list_of_objects(run: RunHandle, body: Any) -> None:
+    with pytest.raises(InvalidArguments, match="several episodes are posted as"):
+        await post(f"{run.gateway}/runs/{run.run}/records", body)
 
 
 async def test_a_collector_that_is_gone_is_a_transport_error(run: RunHandle) -> None:

@@ -32,7 +32,8 @@ from agent_env_wrappers.contract import ModelRoute
 
 pytestmark = pytest.mark.anyio
 
-OBJECTS, CODES = ["boat", "car", "hat"], ["zip", "zap", "zop", "bim"]
+OBJECTS = ["boat", "car", "hat", "kite", "drum"]
+CODES = ["zip", "zap", "zop", "bim", "bam", "bom", "dak"]
 ADMIN = "admin"
 
 
@@ -74,10 +75,10 @@ def fresh_policy(seat: str, seed: int) -> Policy:
 
     def example() -> tuple[str, str]:
         place = rng.randrange(len(OBJECTS))
-        code = CODES[place] if rng.random() < 0.4 else rng.choice(CODES)
+        code = CODES[place] if rng.random() < 0.35 else rng.choice(CODES)
         return (OBJECTS[place], code) if seat == "sender" else (code, OBJECTS[place])
 
-    warm_start(model, tokenizer, example, steps=60, batch=32)
+    warm_start(model, tokenizer, example, batch=32)
     return Policy(seat, model, tokenizer, seed=seed)
 
 
@@ -130,23 +131,23 @@ async def test_policies_that_play_together_learn_together_and_a_frozen_one_stays
     rng = random.Random(0)
     curve: list[float] = []
     async with team(tmp_path) as players:
-        with anyio.fail_after(50):
-            for _ in range(14):
-                tasks = [word for word in rng.choices(OBJECTS, k=8) for _ in range(8)]
+        with anyio.fail_after(55):
+            for _ in range(12):
+                tasks = [word for word in rng.choices(OBJECTS, k=24) for _ in range(8)]
                 episodes = await rollout(tasks, players.play, run=players.run, score=score)
                 lessons = learn(players.policies, episodes)
                 assert all(lesson.update is not None for lesson in lessons.policies.values())
                 assert lessons.report.captured_tokens == lessons.report.delivered_tokens
                 curve.append(sum(episode.reward() or 0.0 for episode in episodes) / len(episodes))
-            assert {policy.version for policy in players.policies.values()} == {14}
+            assert {policy.version for policy in players.policies.values()} == {12}
             versions = {call.policy_version for e in episodes for trace in e.traces for call in trace.calls}
-            assert versions == {13}
+            assert versions == {11}
             players.policies["receiver"].trainable = False
             lessons = learn(players.policies, episodes)
-            assert set(lessons.policies) == {"sender"} and players.policies["receiver"].version == 14
+            assert set(lessons.policies) == {"sender"} and players.policies["receiver"].version == 12
             # One seat's rows alone: half of the calls.
             assert lessons.report.calls == lessons.report.rows == len(episodes)
-    assert sum(curve[-3:]) / 3 > sum(curve[:3]) / 3 + 0.2, curve
+    assert sum(curve[-3:]) / 3 > sum(curve[:3]) / 3 + 0.12, curve
 
 
 async def test_a_task_that_fails_is_an_episode_that_is_not_ok_and_the_others_go_on() -> None:
