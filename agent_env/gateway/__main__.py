@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -12,6 +11,7 @@ import sys
 
 from agent_env.gateway.app import Gateway
 from agent_env.gateway.server import ADMIN_VARIABLE, running
+from agent_env.net.garbage import collect_rarely
 
 
 async def serve(gateway: Gateway, host: str, port: int, *, until_stdin_ends: bool) -> None:
@@ -44,9 +44,7 @@ def main() -> None:
         parser.error(f"set {ADMIN_VARIABLE} to the admin token")
     import uvloop
 
-    # Nearly all objects of a call die by reference count; what is left is looked at rarely, and what was imported never.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_rarely()
     gateway = Gateway(options.directory, admin_token=token)
     uvloop.run(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends))
 

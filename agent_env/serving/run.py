@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agent_env.errors import ConfigurationError
+from agent_env.net.garbage import collect_rarely
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.environment import AgentEnvironment
 from agent_env.serving.options import Options
@@ -109,6 +110,7 @@ def run_loop(work: Coroutine[Any, Any, None]) -> None:
         import uvloop
 
         factory = uvloop.new_event_loop
+    collect_rarely()
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(work)
 

@@ -27,6 +27,7 @@ from rich.table import Table
 from agent_env import Environment
 from agent_env.episodes import Episode, EpisodeWriter
 from agent_env.gateway import GatewayProcess, RunHandle, SeatPolicy, launched, running
+from agent_env.net.garbage import collect_rarely
 from agent_env.training import (
     Policy,
     PolicyServer,
@@ -272,6 +273,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    collect_rarely()
     try:
         uvloop.run(main(parse()))
     except KeyboardInterrupt:
