@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 from agent_env.matchmaking.candidate import Candidate
 from agent_env.matchmaking.findings import Finding, Result
 from agent_env.matchmaking.query import Query
-from agent_env.matchmaking.verdicts import Verdicts, digest_of
+from agent_env.matchmaking.verdicts import Named, Verdicts
 from agent_env_cards import ToolCard, ToolUse
 from agent_env_cards.compatibility import Verdict
 
-Named: TypeAlias = tuple[str, Any]
-"""A schema, after its digest."""
 
-ANYTHING: Named = (digest_of(True), True)
-
-
-def takes_of(tool: ToolCard) -> Named:
+def takes_of(tool: ToolCard, verdicts: Verdicts) -> Named:
     """What a tool takes."""
-    return digest_of(tool.input_schema), tool.input_schema
+    return verdicts.named(tool.input_schema)
 
 
-def gives_of(tool: ToolCard) -> Named | None:
+def gives_of(tool: ToolCard, verdicts: Verdicts) -> Named | None:
     """What a tool gives, None where its card does not promise anything."""
-    return None if tool.output_schema is None else (digest_of(tool.output_schema), tool.output_schema)
+    return None if tool.output_schema is None else verdicts.named(tool.output_schema)
 
 
 def tool_rule(query: Query, candidate: Candidate, verdicts: Verdicts) -> Finding:
@@ -40,8 +33,8 @@ def tool_rule(query: Query, candidate: Candidate, verdicts: Verdicts) -> Finding
     if tool is None:
         names = ", ".join(repr(found.name) for found in candidate.card.capabilities.tools) or "none"
         return Finding("no", f"has no tool {use.name!r}; its tools are {names}", f"add a tool {use.name!r}")
-    sends, expects = sides(use)
-    takes, gives = takes_of(tool), gives_of(tool)
+    sends, expects = sides(use, verdicts)
+    takes, gives = takes_of(tool, verdicts), gives_of(tool, verdicts)
     result, exact = judged(sends, expects, takes, gives, verdicts, query.need.allow_partial)
     whys: list[str] = []
     pointer = change = ""
@@ -65,10 +58,10 @@ def tool_rule(query: Query, candidate: Candidate, verdicts: Verdicts) -> Finding
     return Finding(result, why, change if result == "no" else "", pointer, exact)
 
 
-def sides(use: ToolUse) -> tuple[Named | None, Named | None]:
+def sides(use: ToolUse, verdicts: Verdicts) -> tuple[Named | None, Named | None]:
     """What a need sends and what it expects, None where it does not say."""
-    sends = None if use.arguments is None else (digest_of(use.arguments), use.arguments)
-    expects = None if use.result is None else (digest_of(use.result), use.result)
+    sends = None if use.arguments is None else verdicts.named(use.arguments)
+    expects = None if use.result is None else verdicts.named(use.result)
     return sends, expects
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from agent_env.matchmaking.calls import Named, gives_of, judged, sides, takes_of
+from agent_env.matchmaking.calls import gives_of, judged, sides, takes_of
 from agent_env.matchmaking.candidate import Candidate
 from agent_env.matchmaking.query import Query
 from agent_env.matchmaking.rules import Rule, tags_of
 from agent_env.matchmaking.skills import Cover, ids_of, wholes_of, words_of
 from agent_env.matchmaking.text import Corpus
-from agent_env.matchmaking.verdicts import Verdicts
+from agent_env.matchmaking.verdicts import Named, Verdicts
 
 Bits: TypeAlias = int
 
@@ -53,8 +53,8 @@ class Index:
         for at, candidate in enumerate(candidates):
             self._add(at, candidate)
         for groups in self._tools.values():
-            for takes, gives, _ in groups.values():
-                verdicts.prepare(takes, gives)
+            for takes, _, _ in groups.values():
+                verdicts.prepare(takes)
         self.observe(candidates)
 
     def observe(self, candidates: Sequence[Candidate]) -> None:
@@ -81,7 +81,7 @@ class Index:
             self._alike[name].setdefault(feature(candidate), (at, _Set()))[1].add(at)
         # Of several tools with one name a card means the first.
         for name, tool in {tool.name: tool for tool in reversed(card.capabilities.tools)}.items():
-            takes, gives = takes_of(tool), gives_of(tool)
+            takes, gives = takes_of(tool, self._verdicts), gives_of(tool, self._verdicts)
             signature = (takes[0], None if gives is None else gives[0])
             self._tools[name].setdefault(signature, (takes, gives, _Set()))[2].add(at)
 
@@ -148,7 +148,7 @@ class Index:
         use = query.criteria.tool
         if use is None:
             return Swept()
-        sends, expects = sides(use)
+        sends, expects = sides(use, self._verdicts)
         swept, having = Swept(), 0
         for takes, gives, group in self._tools.get(use.name, {}).values():
             bits = group.bits()

@@ -291,6 +291,20 @@ def test_a_tool_takes_what_is_sent_and_gives_what_is_expected(
     assert why in next(finding.why for finding in explanation.findings if finding.rule == "tool")
 
 
+def test_schemas_are_the_same_when_they_mean_the_same(card: Any) -> None:
+    described = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Arguments",
+        "required": ["message"],
+        "properties": {"message": {"description": "What to say.", "type": "string"}},
+        "type": "object",
+    }
+    assert explained(Need("x", tool=use(SAYS)), card(takes=described)).degree is Degree.EXACT
+    outside = {"$ref": "schemas.json#/said"}
+    assert explained(Need("x", tool=use(outside)), card(takes=dict(outside))).degree is Degree.EXACT
+    assert explained(Need("x", tool=use(outside)), card(takes={"title": "x", **outside})).degree is Degree.UNKNOWN
+
+
 def test_a_schema_that_breaks_leads_to_the_place(card: Any) -> None:
     need = Need("x", tool=use(props(where=props(lat=TEXT))))
     finding = found("tool", need, card(takes=props(where=props(lat={"type": "number"}))))

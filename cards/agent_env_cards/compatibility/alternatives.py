@@ -77,6 +77,7 @@ class Space:
         self._targets: dict[int, Schema | None] = {}
         self._documents: tuple[Document, ...] = ()
         self._speaking: set[int] = set()
+        self._taken: set[int] = set()
         # Schemas are told apart by their ids, so whatever was seen is kept alive.
         self._kept: list[Any] = []
         self.take(*documents)
@@ -91,9 +92,11 @@ class Space:
         """Turns to other documents; what was derived from earlier ones stays known."""
         self._documents = documents or self._documents
         for document in documents:
-            self._targets.update(document.targets)
-            self._speaking.update(document.speaking)
-            self._kept.append(document)
+            if id(document) not in self._taken:
+                self._taken.add(id(document))
+                self._targets.update(document.targets)
+                self._speaking.update(document.speaking)
+                self._kept.append(document)
 
     @property
     def size(self) -> int:

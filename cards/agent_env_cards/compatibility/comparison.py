@@ -38,6 +38,20 @@ class Prepared:
             self.fault = error
         self._prover: Prover | None = None
 
+    @property
+    def meaning(self) -> str | None:
+        """A text that schemas share only if they allow the same values: without titles, in one dialect.
+
+        None where that cannot be told, as with references out of the schema.
+        """
+        return key(self.document.root) if self.fault is None and self.document.closed else None
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        """The properties that every object of the schema has, as far as its top tells."""
+        root = self.document.root
+        return frozenset(root.get("required", ())) if isinstance(root, dict) else frozenset()
+
     def facing(self, document: Document) -> Prover:
         """A proof about this schema and another one; what is known of this one is not worked out again."""
         if self._prover is None or self._prover.space.size > MAX_KEPT:
@@ -75,9 +89,8 @@ def compare(left: Prepared, right: Prepared) -> Verdict:
 
 def answer(left: Prepared, right: Prepared) -> Answer:
     """The answer of `compare`, without looking for the reason of a "no"."""
-    verdict = _trivial(left, right)
-    if verdict is not None:
-        return verdict.answer
+    if left.fault is not None or right.fault is not None:
+        return "unknown"
     if _lacking(left, right) is not NO_WITNESS:
         return "no"
     proven = _bounded(lambda: _unproven(left, right.document)[1] is None, False)
@@ -122,10 +135,10 @@ def _decided(left: Prepared, taker: Document) -> Verdict:
 
 def _lacking(left: Prepared, right: Prepared) -> Any:
     """A value of the left side that lacks what the right one requires at the top: the commonest refutation."""
-    root = right.document.root
-    required = root.get("required", ()) if isinstance(root, dict) else ()
-    lacking = (one for one in left.samples if isinstance(one, dict) and any(name not in one for name in required))
-    return next(lacking, NO_WITNESS)
+    for value in left.samples if right.required else ():
+        if isinstance(value, dict) and not value.keys() >= right.required:
+            return value
+    return NO_WITNESS
 
 
 def _refuting(left: Prepared, right: Prepared) -> Any:
