@@ -28,7 +28,7 @@ class Criteria(Fact):
 
     | field | the peer's card fits when |
     |---|---|
-    | `skills` | it offers each of these skill ids, or a taxonomy id that is equal |
+    | `skills` | it offers each of these skill ids, a part or the whole of it, or a taxonomy id that is equal |
     | `tags` | it offers all of these tags |
     | `name` | this is its name |
     | `version` | its version is in this range (npm's grammar, as in references) |
