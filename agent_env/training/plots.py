@@ -44,7 +44,7 @@ def plot_curves(
         axes.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="gray")
     axes.set(title=title, xlabel=x_label, ylabel=y_label, ylim=(0, 1.02))
     axes.grid(alpha=0.2)
-    axes.legend(loc="center right", frameon=False)
+    axes.legend(loc="upper left", frameon=False)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
