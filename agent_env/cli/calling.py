@@ -34,8 +34,8 @@ def call(
 
         try:
             fields: Any = json.loads(arguments)
-        except ValueError as error:
-            raise InvalidArguments(f"--arguments is not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidArguments(f"--arguments is not JSON that can be read: {error}") from error
         if not isinstance(fields, dict):
             raise InvalidArguments(f"--arguments must be a JSON object, not {arguments!r:.100}")
         if message is not None:
@@ -45,7 +45,8 @@ def call(
             print_json(result)
         else:
             if result["text"]:
-                console.print(result["text"], markup=False, highlight=False)
+                # An answer goes out as it is: nothing in it is markup, and a pipe must not wrap it.
+                typer.echo(result["text"])
             if result["data"] is not None:
                 console.print_json(data=result["data"])
             if result["reward"] is not None:
@@ -102,8 +103,7 @@ async def _chat(ref: str, lane: Any, timeout: float, token: str | None, hub: str
             try:
                 await _say(environment, message)
             except AgentEnvError as error:
-                errors.print(f"[bold red]{error.code}[/bold red]", end=" ")
-                errors.print(error.message, markup=False, highlight=False)
+                errors.print(f"{error.code}: {error.message}", markup=False, highlight=False, soft_wrap=True)
 
 
 async def _ask() -> str:
@@ -123,17 +123,17 @@ async def _say(environment: Any, message: str) -> None:
     async for event in environment.stream(message):
         match event:
             case TextDelta(text, "answer"):
-                console.out(text, end="", highlight=False)
+                typer.echo(text, nl=False)
                 streamed = True
             case ToolCall(_, name, arguments):
-                console.print(f"[dim]{name}({json.dumps(arguments, ensure_ascii=False)})[/dim]")
+                console.print(f"{name}({json.dumps(arguments, ensure_ascii=False)})", style="dim", markup=False)
             case Status(text):
-                console.print(f"[dim]{text}[/dim]")
+                console.print(text, style="dim", markup=False)
             case ToolResult() as result:
                 if streamed:
                     console.print()
                 else:
-                    console.print(result.text or json.dumps(result.data), markup=False, highlight=False)
+                    typer.echo(result.text or json.dumps(result.data, ensure_ascii=False))
                 if result.reward is not None:
                     console.print(f"[dim]reward {result.reward:g}[/dim]")
             case _:

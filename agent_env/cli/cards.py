@@ -55,15 +55,13 @@ def sign(
     where: Where,
     key: Annotated[Path, typer.Option(help="The private key, a PEM file.", exists=True, dir_okay=False)],
     kid: Annotated[str, typer.Option(help="What names the key to those who verify.")],
-    algorithm: Annotated[str, typer.Option(help="ES256 or EdDSA.")] = "ES256",
+    algorithm: Annotated[str | None, typer.Option(help="ES256 or EdDSA; default: what fits the key.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of printing.")] = None,
     token: TokenOption = None,
 ) -> None:
     """Signs a card's digest and writes the card with the signature."""
     with reported():
-        from agent_env_cards.signing import sign_card
-
-        signed = sign_card(read(where, token), key.read_bytes(), kid=kid, algorithm=algorithm)
+        signed = _signed(read(where, token), key, kid, algorithm)
         text = signed.to_json(indent=2) + "\n"
         if output is None:
             typer.echo(text, nl=False)
@@ -92,12 +90,30 @@ def verify(
             console.print(f"[green]verified[/green]: {', '.join(held)} signed {card.digest()}")
 
 
+def _signed(card: EnvironmentCard, key: Path, kid: str, algorithm: str | None) -> EnvironmentCard:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from agent_env.errors import ConfigurationError
+    from agent_env_cards.signing import sign_card
+
+    try:
+        private = load_pem_private_key(key.read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"{key} is no private key in PEM form without a password: {error}") from None
+    fitting = "ES256" if isinstance(private, EllipticCurvePrivateKey) else "EdDSA"
+    return sign_card(card, private, kid=kid, algorithm=algorithm or fitting)
+
+
 def _raw(where: str, token: str | None) -> Any:
     from agent_env.errors import ConfigurationError
 
     path = Path(where)
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{where} is no UTF-8 text, as a card must be") from None
     if where.startswith(("http://", "https://")):
         return execute(_fetch(where, token))
     if path.suffix == ".json":

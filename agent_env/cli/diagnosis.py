@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Literal
 
 import typer
+from rich.text import Text
 
 from agent_env.cli.output import Json, console, print_json, print_table, reported
 
@@ -37,7 +38,7 @@ def doctor(as_json: Json = False) -> None:
             print_json([asdict(finding) for finding in findings])
         else:
             colours = {"ok": "green", "absent": "dim", "wrong": "red"}
-            rows = [(f.subject, f"[{colours[f.state]}]{f.state}[/]", f.note) for f in findings]
+            rows = [(f.subject, Text(f.state, colours[f.state]), f.note) for f in findings]
             print_table(("what", "state", "note"), rows)
             wrong = sum(finding.state == "wrong" for finding in findings)
             console.print("everything works" if not wrong else f"[red]{wrong} to fix[/red]")

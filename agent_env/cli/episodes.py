@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from agent_env.cli.output import Json, console, errors, print_json, print_table, reported
 
@@ -37,7 +38,7 @@ def list_(
             rows = [
                 (
                     episode.id,
-                    "[green]ok[/green]" if episode.ok else "[red]failed[/red]",
+                    Text("ok", "green") if episode.ok else Text("failed", "red"),
                     str(episode.task),
                     str(len(episode.traces)),
                     str(len(episode.edges)),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from agent_env.cli.output import HubOption, Json, console, execute, print_json, print_table, reported
 
@@ -53,7 +54,7 @@ def list_(name: Annotated[str | None, typer.Argument()] = None, hub: HubOption =
             print_json([entry.to_json() for entry in entries])
             return
         colours = {"up": "green", "suspect": "yellow", "launchable": "cyan", "unreachable": "red"}
-        rows: list[tuple[str, ...]] = []
+        rows: list[tuple[str | Text, ...]] = []
         for entry in entries:
             colour = colours[entry.liveness]
             notes = [f"yanked: {entry.release.yanked}"] if entry.release.yanked else []
@@ -63,7 +64,7 @@ def list_(name: Annotated[str | None, typer.Argument()] = None, hub: HubOption =
             rows.append(
                 (
                     f"{entry.release.name}@{entry.release.version}",
-                    f"[{colour}]{entry.liveness}[/{colour}]",
+                    Text(entry.liveness, colour),
                     where,
                     skills,
                     "; ".join(notes),

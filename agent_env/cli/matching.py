@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from agent_env.cli.output import HubOption, Json, console, execute, print_json, print_table, reported
 
@@ -86,7 +87,7 @@ def _explain(asked: Any, candidate: str, hub: str | None, as_json: bool) -> None
     colours = {"yes": "green", "no": "red", "unknown": "yellow", "partial": "yellow"}
     for explanation in explanations:
         rows = [
-            (found.rule, f"[{colours[found.result]}]{found.result}[/]", found.why, found.change or "")
+            (found.rule, Text(found.result, colours[found.result]), found.why, found.change or "")
             for found in explanation.findings
         ]
         print_table(("rule", "result", "why", "what would change it"), rows, title=explanation.summary)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 T = TypeVar("T")
 
@@ -31,12 +32,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Prints a table."""
+    """Prints a table; a cell is text as it is, or a `Text` with a style."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(item if isinstance(item, str) else str(item) for item in row))
+        table.add_row(*(item if isinstance(item, Text) else Text(str(item)) for item in row))
     console.print(table)
 
 
@@ -72,5 +73,5 @@ def _print_error(wire: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json({"error": wire})
     else:
-        errors.print(f"[bold red]{wire['code']}[/bold red]", end=" ")
-        errors.print(wire["message"], markup=False, highlight=False)
+        line = Text.assemble((f"{wire['code']}: ", "bold red"), wire["message"])
+        errors.print(line, soft_wrap=True, highlight=False)

@@ -16,9 +16,10 @@ def located(target: str) -> tuple[Path, str]:
     directory. Raises `ConfigurationError` for what is neither.
     """
     module, separator, attribute = target.rpartition(":")
-    if not separator or not module or not attribute:
-        raise ConfigurationError(f"{target!r} names no agent; write module:attribute, such as agents:my_agent")
     path = Path(module)
+    dotted = path.suffix == ".py" or all(part.isidentifier() for part in module.split("."))
+    if not separator or not attribute or not dotted:
+        raise ConfigurationError(f"{target!r} names no agent; write module:attribute, such as agents:my_agent")
     if path.suffix != ".py":
         return Path.cwd(), target
     if not path.is_file():
@@ -35,8 +36,11 @@ def load(target: str) -> object:
     module, _, attribute = located_target.partition(":")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+    from agent_env.serving.run import importing
+
     try:
-        found: object = import_module(module)
+        with importing():
+            found: object = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise

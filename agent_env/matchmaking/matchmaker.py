@@ -250,7 +250,9 @@ class Matchmaker:
         return Explanation(query.need, candidate, degree_of(findings), findings, scores)
 
     def _known(self, ref: str) -> Candidate:
-        found = next((candidate for candidate in self.candidates if ref in (candidate.ref, candidate.card.name)), None)
+        named = [candidate for candidate in self.candidates if ref in (candidate.ref, candidate.card.name)]
+        # A bare name is its newest release, as in the hub.
+        found = max(named, key=lambda candidate: candidate.card.version == candidate.newest, default=None)
         if found is None:
             names = ", ".join(sorted({candidate.ref for candidate in self.candidates})[:12]) or "nobody"
             raise MatchError(f"{ref!r} is not among the candidates; they are {names}")

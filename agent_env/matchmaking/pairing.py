@@ -15,7 +15,10 @@ from agent_env.matchmaking.report import Explanation, Pairing
 from agent_env.net import PerLoop
 from agent_env_cards import EnvironmentCard, Need
 
-MOST_LISTED = 20
+MOST_LISTED = 5
+"""Candidates in the message of a refusal, the nearest first; its `data` has more."""
+
+MOST_TOLD = 50
 
 
 def choose(
@@ -99,7 +102,7 @@ def _unmet(
         fell=dict(report.fell),
         candidates=[
             {"candidate": explanation.ref, "failed": [finding.to_json() for finding in explanation.failed]}
-            for explanation in rejected[:MOST_LISTED]
+            for explanation in rejected[:MOST_TOLD]
         ],
     )
 

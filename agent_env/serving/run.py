@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Coroutine, Generator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agent_env.errors import ConfigurationError
@@ -21,7 +22,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agent_env.serving")
 
+_importing: ContextVar[bool] = ContextVar("agent_env_importing", default=False)
+
 _LOOK_SECONDS = 0.5
+
+
+@contextmanager
+def importing() -> Generator[None]:
+    """Says that the code inside imports somebody's module to find an agent in it, not to run it."""
+    token = _importing.set(True)
+    try:
+        yield
+    finally:
+        _importing.reset(token)
 
 
 def serve_agent_as_env(
@@ -44,6 +57,11 @@ def serve_agent_as_env(
 
         serve_agent_as_env(my_agent, name="agent-b", version="1.0.0")
     """
+    if _importing.get():
+        raise ConfigurationError(
+            'the module serves its agent as soon as it is imported; put that under `if __name__ == "__main__":`, so '
+            "that others can import the agent"
+        )
     try:
         asyncio.get_running_loop()
     except RuntimeError:

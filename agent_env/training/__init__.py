@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agent_env.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from agent_env.training.credit import group_advantages as group_advantages
     from agent_env.training.learning import learn as learn
@@ -64,4 +66,12 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'agent_env.training' has no attribute {name!r}")
-    return getattr(import_module(f"agent_env.training.{home}"), name)
+    try:
+        module = import_module(f"agent_env.training.{home}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "matplotlib"):
+            raise
+        raise ConfigurationError(
+            f"{name} needs {error.name}, which is not installed; run: pip install 'agent-env[train]'"
+        ) from error
+    return getattr(module, name)

@@ -26,6 +26,7 @@ def plot_curves(
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise ConfigurationError("drawing curves needs matplotlib: pip install 'agent-env[train]'") from error
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
@@ -42,7 +43,9 @@ def plot_curves(
     for name, level in (levels or {}).items():
         axes.axhline(level, color="gray", linestyle=":", linewidth=1)
         axes.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="gray")
-    axes.set(title=title, xlabel=x_label, ylabel=y_label, ylim=(0, 1.02))
+    shown = y_label if window == 1 else f"{y_label} (over {window} points)"
+    axes.set(title=title, xlabel=x_label, ylabel=shown, ylim=(0, 1.02))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.2)
     axes.legend(loc="upper left", frameon=False)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
