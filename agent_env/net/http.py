@@ -153,7 +153,7 @@ async def request_json(
         ) as response:
             if response.status >= 300:
                 raise await error_of(response, max_bytes=max_bytes)
-            content = await _read(response, max_bytes)
+            content = await read_body(response, max_bytes)
             if not content:
                 return None
             try:
@@ -193,7 +193,7 @@ async def post_json(
 async def error_of(response: aiohttp.ClientResponse, *, max_bytes: int = MAX_REPLY_BYTES) -> AgentEnvError:
     """The error that a response of status 300 or above stands for."""
     where = shown(str(response.url))
-    content = await _read(response, max_bytes)
+    content = await read_body(response, max_bytes)
     retry_after = _retry_after(response.headers.get("Retry-After"))
     try:
         wire = json.loads(content)["error"]
@@ -224,18 +224,19 @@ def _retry_after(value: str | None) -> float | None:
     return float(value) if value is not None and value.strip().isdecimal() else None
 
 
-async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    if response.content_length is not None and response.content_length <= max_bytes:
+async def read_body(response: aiohttp.ClientResponse, most: int, *, who: str | None = None) -> bytes:
+    """The whole body of a response; raises `MessageTooLarge`, which names `who` answered (its URL if not given)."""
+    if response.content_length is not None and response.content_length <= most:
         content = await response.read()
-        if len(content) <= max_bytes:  # a compressed body may be longer than it was declared
+        if len(content) <= most:  # a compressed body may be longer than it was declared
             return content
-    else:
+    elif response.content_length is None:
         chunks = bytearray()
         async for chunk in response.content.iter_any():
             chunks += chunk
-            if len(chunks) > max_bytes:
+            if len(chunks) > most:
                 break
         else:
             return bytes(chunks)
     response.close()
-    raise MessageTooLarge(f"{shown(str(response.url))} answered with more than {max_bytes} bytes")
+    raise MessageTooLarge(f"{who or shown(str(response.url))} answered with more than {most} bytes")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agent_env.client.lanes.contract import OnEvent, Outgoing
-from agent_env.errors import DeadlineExceeded, TransportError
-from agent_env.net.http import shown
+from agent_env.client.lanes.deadline import in_time
+from agent_env.errors import TransportError
 
 if TYPE_CHECKING:
     from agent_env.client.lanes.mcp_connection import Connection, Pool
@@ -33,14 +33,7 @@ class McpLane:
         self, verb: str, arguments: Mapping[str, Any], outgoing: Outgoing, on_event: OnEvent | None = None
     ) -> Mapping[str, Any]:
         """Performs a verb; see `Lane.perform`."""
-        bound = asyncio.timeout(outgoing.context.seconds_left())
-        try:
-            async with bound:
-                return await self._perform(verb, arguments, outgoing, on_event)
-        except TimeoutError:
-            if not bound.expired():
-                raise
-            raise DeadlineExceeded(f"{shown(self._url)} did not answer {verb} before the deadline") from None
+        return await in_time(self._perform(verb, arguments, outgoing, on_event), outgoing, verb, self._url)
 
     async def aclose(self) -> None:
         """Gives the connection back; a shared one closes when nobody has used it for a while."""

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agent_env.client.lanes import a2a_foreign, a2a_transport
+from agent_env.client.lanes import a2a_foreign, sdk_http
 from agent_env.client.lanes.a2a import A2aLane
 from agent_env.client.lanes.contract import Outgoing
 from agent_env.context import CallContext
@@ -144,7 +144,7 @@ def stream(*results: dict[str, Any]) -> Response:
 
 
 async def test_an_answer_without_bounds_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(a2a_transport, "MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr(sdk_http, "MAX_REPLY_BYTES", 1000)
     for answer in (JSONResponse("x" * 2000), Response("data: " + "x" * 2000, media_type="text/event-stream")):
         async with Scripted(answer).serving() as url:
             with pytest.raises(MessageTooLarge):

@@ -309,9 +309,9 @@ async def test_what_is_no_mcp_server_or_refuses_is_told_by_a_typed_error(
 
 
 async def test_an_answer_beyond_all_measure_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent_env.client.lanes import mcp_transport
+    from agent_env.client.lanes import sdk_http
 
-    monkeypatch.setattr(mcp_transport, "MAX_REPLY_BYTES", 100_000)
+    monkeypatch.setattr(sdk_http, "MAX_REPLY_BYTES", 100_000)
     async with patient().serving() as server:
         with anyio.fail_after(20):
             lane = McpLane(f"{server.url}/mcp")
