@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from agent_env.episodes import CallRecord
@@ -49,23 +50,27 @@ class StreamCapture:
     def __init__(self) -> None:
         self.done = False
         self.response: dict[str, Any] = {}
-        self._rest = b""
+        self._rest = bytearray()
         self._choices: dict[int, dict[str, Any]] = {}
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next bytes; raises `ProtocolError` for a chunk that is none."""
-        lines = (self._rest + piece).split(b"\n")
+        """Takes the next bytes; raises `ProtocolError` for a chunk that is none. What follows the end is passed over."""
+        self._rest += piece
+        if b"\n" not in piece:
+            return
+        lines = self._rest.split(b"\n")
         self._rest = lines.pop()
         for line in lines:
-            if line.startswith(b"data:"):
-                data = line[5:].strip()
-                if data == b"[DONE]":
-                    self.done = True
-                elif data:
-                    try:
-                        self._chunk(json.loads(data))
-                    except (ValueError, TypeError, AttributeError):
-                        raise ProtocolError("the model's server streamed what is no chat completion chunk") from None
+            data = bytes(line[5:]).strip() if line.startswith(b"data:") else b""
+            if self.done or not data:
+                continue
+            if data == b"[DONE]":
+                self.done = True
+                continue
+            try:
+                self._chunk(json.loads(data))
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                raise ProtocolError("the model's server streamed what is no chat completion chunk") from None
 
     def finish(self) -> dict[str, Any]:
         """The whole answer."""
@@ -75,13 +80,33 @@ class StreamCapture:
 
     def _chunk(self, chunk: dict[str, Any]) -> None:
         for choice in chunk.pop("choices", None) or ():
-            index = choice.pop("index", 0)
+            index = _checked_index(choice.pop("index", 0))
             whole = self._choices.setdefault(index, {"index": index, "message": {}})
             _merge(whole["message"], choice.pop("delta", None) or {})
             _merge(whole, choice)
         for name, value in chunk.items():
             if value is not None:
                 self.response[name] = value
+
+
+class _Grown(list[Any]):
+    """A list that grows by deltas: an entry with an `index` is merged into the one that has it already."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        super().__init__()
+        self._places: dict[int, dict[str, Any]] = {}
+        self.take(values)
+
+    def take(self, values: Iterable[Any]) -> None:
+        for value in values:
+            index = value.get("index") if isinstance(value, dict) else None
+            if index is None:
+                self.append(value)
+            elif (same := self._places.get(_checked_index(index))) is not None:
+                _merge(same, value)
+            else:
+                self._places[index] = value
+                self.append(value)
 
 
 def _merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
@@ -91,14 +116,20 @@ def _merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
         known = whole.get(name)
         if value is None:
             whole.setdefault(name, None)
+        elif isinstance(value, list) and (known is None or isinstance(known, list)):
+            if isinstance(known, _Grown):
+                known.take(value)
+            else:
+                whole[name] = _Grown([*(known or ()), *value])
         elif known is None:
-            whole[name] = _fresh(value)
+            whole[name] = value
         elif isinstance(value, str) and isinstance(known, str) and name not in _NAMES:
-            whole[name] = known + value
+            # A string that nobody else holds grows in place, so a long answer costs no copy per delta.
+            whole[name] = None
+            known += value
+            whole[name] = known
         elif isinstance(value, dict) and isinstance(known, dict):
             _merge(known, value)
-        elif isinstance(value, list) and isinstance(known, list):
-            _extend(known, value)
         else:
             whole[name] = value
 
@@ -107,19 +138,7 @@ _NAMES = frozenset({"id", "role", "type", "finish_reason"})
 """Texts that come whole, though perhaps more than once."""
 
 
-def _extend(known: list[Any], values: list[Any]) -> None:
-    for value in values:
-        index = value.get("index") if isinstance(value, dict) else None
-        same = next((entry for entry in known if index is not None and entry.get("index") == index), None)
-        if same is None:
-            known.append(value)
-        else:
-            _merge(same, value)
-
-
-def _fresh(value: Any) -> Any:
-    if isinstance(value, list):
-        grown: list[Any] = []
-        _extend(grown, value)
-        return grown
-    return value
+def _checked_index(index: Any) -> int:
+    if type(index) is not int:
+        raise ProtocolError(f"the model's server streamed the index {index!r:.40}, which is no whole number")
+    return index

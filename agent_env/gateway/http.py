@@ -83,5 +83,8 @@ async def reply_error(send: Send, error: AgentEnvError) -> None:
 
 
 def dump(value: Any) -> bytes:
-    """Compact JSON."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    """Compact JSON; raises `InvalidArguments` for what is nested too deeply to be written."""
+    try:
+        return json.dumps(value, separators=(",", ":")).encode()
+    except RecursionError:
+        raise InvalidArguments("the JSON is nested too deeply") from None

@@ -14,7 +14,7 @@ from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge, P
 from agent_env.gateway.capture import StreamCapture, ask_for_tokens, capture
 from agent_env.gateway.http import Receive, Send, dump, parse_object, reply, reply_error
 from agent_env.gateway.runs import OpenRun
-from agent_env.net import shared_http, transport_errors
+from agent_env.net import read_body, shared_http, transport_errors
 
 _PASSED_BACK = ("retry-after", "x-request-id", "x-should-retry")
 """Headers of an upstream that mean something to OpenAI clients."""
@@ -62,6 +62,10 @@ class ModelCall:
             await self._keep(TransportError("the caller went away"), status="cancelled")
             if not watcher.done() or task.uncancel():
                 raise
+        except Exception as error:
+            # A fault of the gateway's own goes on as one, but the call that was made leaves its record.
+            await self._keep(AgentEnvError(f"the gateway failed: {type(error).__name__}: {error}"))
+            raise
         finally:
             watcher.cancel()
 
@@ -76,7 +80,7 @@ class ModelCall:
                 if upstream.status == 200 and upstream.content_type == "text/event-stream":
                     await self._stream(upstream, send)
                     return
-                answer = await _read(upstream, self._max_reply)
+                answer = await read_body(upstream, self._max_reply, who="the model's server")
         if upstream.status == 200:
             self._take(_object(answer))
             await self._keep()
@@ -92,7 +96,11 @@ class ModelCall:
         await send({"type": "http.response.start", "status": 200, "headers": head})
         try:
             with transport_errors(str(upstream.url)):
+                size = 0
                 async for piece in upstream.content.iter_any():
+                    size += len(piece)
+                    if size > self._max_reply:
+                        raise _too_large(upstream, self._max_reply)
                     whole.feed(piece)
                     if whole.done:
                         self._take(whole.finish())
@@ -123,10 +131,19 @@ class ModelCall:
             return
         self._kept = True
         if error is not None:
-            self._record.status = status or error.code
-            self._record.error = {"code": self._record.status, "message": error.message}
+            self._tell(error, status)
         self._record.seconds = time.monotonic() - self._begun
-        await self._run.journal.append(self._record.episode or "", [dump(self._record.to_json()) + b"\n"])
+        try:
+            line = dump(self._record.to_json())
+        except InvalidArguments as unwritable:
+            self._record.request = self._record.response = None
+            self._tell(ProtocolError(unwritable.message), None)
+            line = dump(self._record.to_json())
+        await self._run.journal.append(self._record.episode or "", [line + b"\n"])
+
+    def _tell(self, error: AgentEnvError, status: str | None) -> None:
+        self._record.status = status or error.code
+        self._record.error = {"code": self._record.status, "message": error.message}
 
 
 async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
@@ -135,17 +152,9 @@ async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-async def _read(upstream: aiohttp.ClientResponse, limit: int) -> bytes:
-    if upstream.content_length is None or upstream.content_length <= limit:
-        answer = bytearray()
-        async for piece in upstream.content.iter_any():
-            answer += piece
-            if len(answer) > limit:
-                break
-        else:
-            return bytes(answer)
+def _too_large(upstream: aiohttp.ClientResponse, limit: int) -> MessageTooLarge:
     upstream.close()
-    raise MessageTooLarge(f"the model's server answered with more than {limit} bytes")
+    return MessageTooLarge(f"the model's server answered with more than {limit} bytes")
 
 
 def _object(answer: bytes) -> dict[str, Any]:

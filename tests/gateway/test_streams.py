@@ -6,6 +6,7 @@ import asyncio
 import copy
 import itertools
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 
 from agent_env.episodes import CallRecord
 from agent_env.errors import ProtocolError
-from agent_env.gateway import RunHandle
+from agent_env.gateway import RunHandle, SeatPolicy
 from agent_env.gateway.capture import StreamCapture, capture
 
 pytestmark = pytest.mark.anyio
 
+ADMIN = "admin-token"
 COMPLETION: dict[str, Any] = json.loads((Path(__file__).parent / "completion.json").read_text())
 Upstream = Any
 """The model server of the fixture `upstream`."""
@@ -172,3 +174,101 @@ async def test_a_stream_that_breaks_ends_with_an_error_that_clients_raise(
     (record,) = (await run.collect(["e1"]))["e1"]
     assert record["status"] == code and record["error"]["code"] == code
     assert "choices" in record["response"]
+
+
+@pytest.mark.parametrize("index", ["a", 1.5, True, [1], {}])
+@pytest.mark.parametrize("place", ["choice", "tool call"])
+def test_an_index_that_is_no_whole_number_is_told(index: Any, place: str) -> None:
+    seen = StreamCapture()
+    seen.feed(chunk({"tool_calls": [{"index": 0}]}))
+    odd = chunk({}, {"index": index}) if place == "choice" else chunk({"tool_calls": [{"index": index}]})
+    with pytest.raises(ProtocolError, match="no whole number"):
+        seen.feed(odd)
+    assert seen.finish()["choices"][0]["message"]["tool_calls"] == [{"index": 0}]
+
+
+def test_what_follows_the_end_of_a_stream_is_passed_over() -> None:
+    seen = StreamCapture()
+    seen.feed(token("zip", 8, -1.0) + b"data: [DONE]\n\n" + token("zap", 9, -1.0) + b"data: {broken\n\n")
+    assert seen.done and seen.finish()["choices"][0]["message"]["content"] == "zip"
+
+
+def test_a_list_that_came_inside_an_object_grows_by_index_as_well() -> None:
+    seen = StreamCapture()
+    seen.feed(chunk({"audio": {"parts": [{"index": 0, "text": "a"}]}}))
+    seen.feed(chunk({"audio": {"parts": [{"index": 0, "text": "b"}, {"index": 1, "text": "c"}, {"text": "d"}]}}))
+    assert seen.finish()["choices"][0]["message"]["audio"]["parts"] == [
+        *({"index": 0, "text": "ab"}, {"index": 1, "text": "c"}, {"text": "d"})
+    ]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [event({"choices": [{"delta": {"tool_calls": [{"index": index}]}}]}) for index in range(40_000)],
+        [b"data: " + b"x" * 20_000] + [b"x" * 20_000] * 1500,
+        [event({"choices": [{"delta": {"content": "x" * 500}}]})] * 40_000,
+    ],
+    ids=["tool calls", "one line", "one text"],
+)
+def test_the_cost_of_a_stream_grows_with_its_length_alone(pieces: list[bytes]) -> None:
+    def cost(part: list[bytes]) -> float:
+        seen, begun = StreamCapture(), time.process_time()
+        for piece in part:
+            seen.feed(piece)
+        return time.process_time() - begun
+
+    quarter = max(cost(pieces[: len(pieces) // 4]) for _ in range(3))
+    # Four times the length: four times the cost if linear, sixteen times if quadratic.
+    assert cost(pieces) < 10 * quarter
+
+
+async def test_a_stream_beyond_the_bound_is_ended_and_recorded(
+    tmp_path: Path, upstream: Upstream, serve: Callable[..., Any], chat: Chat
+) -> None:
+    upstream.pieces = [*STREAM[:3], *[token("y" * 1000, 1, -1.0)] * 100, *STREAM[3:]]
+    async with serve(tmp_path, max_reply_bytes=20_000) as gateway:
+        async with await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("A", (upstream.url,))}) as run:
+            with anyio.fail_after(10):
+                answer = await chat(run.episode("e1", "a"), {"messages": [], "stream": True})
+            (record,) = (await run.collect(["e1"]))["e1"]
+    last = json.loads(answer.body.strip().rsplit(b"data: ", 1)[1])
+    assert last["error"]["code"] == "message_too_large" and len(answer.body) < 22_000
+    assert record["status"] == "message_too_large" and "more than 20000 bytes" in record["error"]["message"]
+    assert "choices" in record["response"]
+
+
+async def test_a_stream_with_an_odd_index_leaves_its_record(run: RunHandle, upstream: Upstream, chat: Chat) -> None:
+    upstream.pieces = [*STREAM[:3], chunk({"content": "a"}, {"index": "a"}), b"data: [DONE]\n\n"]
+    answer = await chat(run.episode("e1", "a"), {"messages": [], "stream": True})
+    assert b'"code":"protocol_error"' in answer.body
+    (record,) = (await run.collect(["e1"]))["e1"]
+    assert record["status"] == "protocol_error" and "index 'a'" in record["error"]["message"]
+    assert record["response"]["choices"][0]["message"]["content"] == "zip"
+
+
+async def test_a_fault_of_the_gateway_leaves_a_record_as_well(
+    run: RunHandle, upstream: Upstream, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr("agent_env.gateway.proxy.capture", broken)
+    answer = await chat(run.episode("e1", "a"))
+    assert answer.status == 500
+    (record,) = (await run.collect(["e1"]))["e1"]
+    assert record["status"] == "internal" and record["error"]["message"].endswith("ZeroDivisionError: a fault")
+
+
+async def test_an_answer_that_is_too_deep_to_be_written_leaves_a_record(
+    tmp_path: Path, upstream: Upstream, serve: Callable[..., Any], chat: Chat
+) -> None:
+    depths = range(900, 1000, 3)
+    async with serve(tmp_path) as gateway:
+        async with await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("A", (upstream.url,))}, run="r1") as run:
+            for depth in depths:
+                upstream.answer = b'{"choices":[],"x":' + b"[" * depth + b"]" * depth + b"}"
+                assert (await chat(run.episode("e1", "a"))).status in (200, 502)
+    _, *records = (tmp_path / "r1.jsonl").read_text().splitlines()
+    assert len(records) == len(depths)
+    assert '"status":"ok"' in records[0] and '"status":"protocol_error"' in records[-1]
