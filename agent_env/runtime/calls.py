@@ -75,7 +75,9 @@ class Call:
             if self.frame.recorder is not None:
                 await self._keep_while_cancelled(self._turn(started, clock, "cancelled"))
             raise
-        except Exception:
+        except GeneratorExit:
+            raise  # the coroutine is thrown away, and may wait for nothing more
+        except BaseException:
             failed = AgentEnvError("the server failed; its log has the details")
             await self._keep(self._turn(started, clock, failed.code, error=failed.to_wire()))
             raise

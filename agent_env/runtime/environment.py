@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from agent_env.context import Peer, PeerSource
-from agent_env.errors import InvalidArguments, NotSupported, UnknownTool
+from agent_env.errors import AgentEnvError, InvalidArguments, NotSupported, UnknownTool
 from agent_env.runtime import chat
 from agent_env.runtime.activity import Activity
 from agent_env.runtime.caller import Caller
@@ -282,7 +282,7 @@ class Runtime:
             return await attributed(cast(Any, self.definition.wrapper).fork(session.state), agent)
         try:
             return copy.deepcopy(session.state)
-        except Exception as error:
+        except BaseException as error:  # `__deepcopy__` is the agent's code
             raise NotSupported(
                 f"this conversation of {agent} cannot be copied: its state holds something that no copy can be made of",
                 agent=agent,
@@ -302,9 +302,9 @@ class Runtime:
         release = getattr(self.definition.wrapper, "release", None)
         if release is not None and state is not None:
             try:
-                await release(state)
-            except Exception:
-                log.exception("%s did not release the state of a conversation", agent)
+                await attributed(release(state), agent)
+            except AgentEnvError:
+                log.warning("%s did not release the state of a conversation", agent)
 
 
 def describe_interrupt(session: Session) -> dict[str, Any]:

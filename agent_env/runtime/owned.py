@@ -109,7 +109,7 @@ def copied(memory: dict[str, Any], definition: Definition) -> dict[str, Any]:
     """A copy of a session's memory for one call, so that a failed call changes nothing; raises `AgentFailed`."""
     try:
         return copy.deepcopy(memory)
-    except Exception as error:
+    except BaseException as error:  # `__deepcopy__` is the owner's code
         raise AgentFailed(
             f"the memory of a session of {definition.identity} holds something that cannot be copied, so that a failed "
             "call could not be rolled back; keep plain values in it",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias, TypeVar, cast
 
 from agent_env.context import Frame, entered
@@ -62,7 +62,7 @@ def _ignore(task: asyncio.Task[Any]) -> None:
 class _ListenerFailed(Exception):
     """Whoever listens to the events raised; the agent is not to blame."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
 
@@ -70,8 +70,8 @@ class _ListenerFailed(Exception):
 async def _drive(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | None, agent: str) -> Done | Interrupt:
     last: Done | Interrupt | None = None
     beyond: Event | None = None
-    with entered(frame):
-        try:
+    try:
+        with entered(frame), _blaming(agent):
             async with aclosing(cast(Any, wrapper.run(turn))) as events:
                 async for event in events:
                     if last is not None:
@@ -82,17 +82,12 @@ async def _drive(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent |
                     elif on_event is not None:
                         try:
                             await on_event(event)
-                        except Exception as error:
+                        except asyncio.CancelledError:
+                            raise
+                        except BaseException as error:
                             raise _ListenerFailed(error) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise AgentFailed(f"{agent} cancelled itself; its session is as before the call", agent=agent) from None
-        except _ListenerFailed as failed:
-            raise failed.error from None
-        except Exception as error:
-            raise attribute(error, agent) from error
+    except _ListenerFailed as failed:
+        raise failed.error from None
     if beyond is not None:
         raise AgentFailed(f"the wrapper of {agent} yielded {type(beyond).__name__} after the turn's end", agent=agent)
     if last is None:
@@ -102,10 +97,40 @@ async def _drive(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent |
 
 async def attributed(work: Awaitable[T], agent: str) -> T:
     """Awaits an owner's own code; what it raises is raised as `attribute` says."""
-    try:
+    with _blaming(agent):
         return await work
-    except Exception as error:
+
+
+@contextmanager
+def _blaming(agent: str) -> Generator[None]:
+    """Raises whatever the agent raises as `attribute` says, save the cancellation of the task that plays it.
+
+    That includes what is no `Exception`: `sys.exit` in an agent must not end the server that plays it, and a panic of
+    native code or a `CancelledError` that nobody asked for is a failure as any other.
+    """
+    task = asyncio.current_task()
+    try:
+        yield
+    except _ListenerFailed:
+        raise
+    except asyncio.CancelledError:
+        if task is None or task.cancelling():
+            raise
+        raise AgentFailed(f"{agent} cancelled itself; its session is as before the call", agent=agent) from None
+    except GeneratorExit as error:
+        # Python raises it where it throws the task's coroutine away, which then must end; else the agent did.
+        if not _runs(task):
+            raise
         raise attribute(error, agent) from error
+    except BaseException as error:
+        raise attribute(error, agent) from error
+
+
+def _runs(task: asyncio.Task[Any] | None) -> bool:
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:
+        return False  # no loop runs
 
 
 def attribute(error: BaseException, agent: str) -> AgentEnvError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -21,6 +21,7 @@ from agent_env.errors import (
     TransportError,
     UnknownSession,
 )
+from agent_env.runtime.caller import Caller
 from agent_env_wrappers.contract import (
     AgentError,
     Done,
@@ -92,6 +93,74 @@ async def test_an_agent_that_cancels_itself_has_failed(runtime_of: Any, say: Say
     error = await _raising(asyncio.CancelledError(), runtime_of, say)
     assert type(error) is AgentFailed
     assert "cancelled itself" in error.message
+
+
+class Panic(BaseException):
+    """As the panics of native extensions are: no `Exception`."""
+
+
+FATAL = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Panic("secret")]
+
+
+@pytest.mark.parametrize(
+    "where", ["agent", "streaming", "thread", "tool", "sync tool", "function", "reward", "on_reset"]
+)
+@pytest.mark.parametrize("error", FATAL, ids=lambda error: type(error).__name__)
+async def test_whatever_the_owners_code_raises_is_its_failure_and_leaves_a_record(
+    error: BaseException, where: str, runtime_of: Any, say: Say
+) -> None:
+    def fatal() -> None:
+        raise error
+
+    async def fatal_later() -> None:
+        raise error
+
+    async def agent(message: str) -> AsyncIterator[str]:
+        if where == "streaming":
+            yield "so "
+        if where in ("agent", "streaming"):
+            raise error
+        yield "well"
+
+    def blocking(message: str) -> str:
+        raise error
+
+    async def on_reset(session: Any) -> str:
+        if where == "on_reset":
+            raise error
+        return "ready"
+
+    async def reward() -> float:
+        if where == "reward":
+            raise error
+        return 1.0
+
+    kept: list[Mapping[str, Any]] = []
+
+    class Journal:
+        async def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+            kept.extend(records)
+
+    runtime = await runtime_of(
+        blocking if where == "thread" else agent,
+        tools=[fatal, fatal_later],
+        functions={"ask": fatal_later},
+        rewards=[reward],
+        on_reset=on_reset,
+    )
+    caller = Caller(recorder=Journal())
+    with anyio.fail_after(5), pytest.raises(AgentFailed) as caught:
+        match where:
+            case "tool" | "sync tool":
+                await runtime.call_tool("fatal" if where == "sync tool" else "fatal_later", {}, caller=caller)
+            case "function":
+                await runtime.call_function("ask", {}, caller=caller)
+            case "on_reset":
+                await runtime.reset(caller=caller)
+            case _:
+                await say(runtime, "a", caller=caller)
+    assert "secret" not in str(caught.value.to_wire())
+    assert [record["status"] for record in kept] == ["agent_failed"]
 
 
 async def test_a_peer_that_was_late_with_its_caller_is_one_deadline(runtime_of: Any, say: Say) -> None:

@@ -308,7 +308,7 @@ class Connection:
         except asyncio.CancelledError:
             gone = {"code": "cancelled", "message": "the call was cancelled", "retryable": False, "data": {}}
             self._answer(id, "error", gone)
-        except Exception:
+        except BaseException:  # whoever calls gets an answer, and a `SystemExit` would end the server
             log.exception("a call of %r failed inside the server", message.get("verb"))
             self._answer(id, "error", AgentEnvError("the server failed; its log has the details").to_wire())
 
