@@ -34,8 +34,8 @@ from agent_env.gateway.http import (
 )
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.proxy import ModelCall
-from agent_env.gateway.runs import OpenRun, SeatPolicy
-from agent_env.gateway.tokens import checked_name, new_secret
+from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy
+from agent_env.gateway.tokens import checked_name, checked_secret, new_secret
 from agent_env.net import bearer
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -155,17 +155,15 @@ class Gateway:
     def _open(self, wanted: Any) -> dict[str, str]:
         if not isinstance(wanted, Mapping) or not isinstance(wanted.get("seats"), Mapping) or not wanted["seats"]:
             raise InvalidArguments('a run is opened with {"seats": {seat: {"model": …, "endpoints": [url, …]}}}')
-        seats = {str(seat): SeatPolicy.from_json(str(seat), value) for seat, value in wanted["seats"].items()}
+        seating = Seating({str(seat): SeatPolicy.from_json(str(seat), to) for seat, to in wanted["seats"].items()})
         name = checked_name("run", str(wanted.get("run") or new_call_id()))
-        secret = str(wanted.get("secret") or new_secret())
+        secret = checked_secret(wanted.get("secret") or new_secret())
         run = self._runs.get(name)
         if run is None:
-            for seat in seats:
-                checked_name("seat", seat)
-            journal = Journal(self.directory / f"{name}.jsonl", name, secret)
-            self._runs[name] = OpenRun(name, secret, seats, journal)
+            # The journal is bound to the secret, so it is made last: what was refused must not keep the name.
+            self._runs[name] = OpenRun(name, secret, seating, Journal(self.directory / f"{name}.jsonl", name, secret))
         elif hmac.compare_digest(run.secret.encode(), secret.encode()):
-            run.seat(seats)
+            run.seating = seating
         else:
             raise Forbidden(f"the run {name!r} is open with another secret; choose another name")
         return {"run": name, "secret": secret}

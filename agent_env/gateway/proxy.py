@@ -32,6 +32,7 @@ class ModelCall:
     def __init__(self, run: OpenRun, episode: str, seat: str, turn: str, body: bytes, max_reply: int) -> None:
         request = parse_object(body, "the body of a chat completion must be a JSON object")
         self._run = run
+        self._seating = run.seating
         self._max_reply = max_reply
         policy = run.seats[seat]
         self._own_logprobs = bool(request.get("logprobs"))
@@ -70,7 +71,7 @@ class ModelCall:
             watcher.cancel()
 
     async def _forward(self, send: Send, timeout: float) -> None:
-        url, headers = self._run.endpoint(self._record.episode or "", self._record.seat)
+        url, headers = self._seating.endpoint(self._record.episode or "", self._record.seat)
         limit = aiohttp.ClientTimeout(total=timeout)
         with transport_errors(str(url)):
             async with shared_http().post(

@@ -17,6 +17,13 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
+def checked_secret(secret: object) -> str:
+    """A run's secret as tokens are minted from it; raises `InvalidArguments` for what is no text."""
+    if not isinstance(secret, str) or not secret or any("\ud800" <= letter <= "\udfff" for letter in secret):
+        raise InvalidArguments("the secret of a run must be a text, with no half of a surrogate pair")
+    return secret
+
+
 def mint_token(secret: str, episode: str, seat: str) -> str:
     """The token that opens one seat of one episode: base64url of HMAC-SHA256 over `episode/seat` (RFC 2104)."""
     digest = hmac.digest(secret.encode(), f"{episode}/{seat}".encode(), "sha256")

@@ -212,6 +212,11 @@ async def test_only_the_admin_opens_collects_and_closes(gateway: str, run: RunHa
         ({"seats": {"a": {"model": "A", "endpoints": [3]}}}, "needs a list of http URLs"),
         ({"seats": {"a": {"model": "A", "endpoints": ["http://h/v1"], "api_key": 3}}}, "api_key"),
         ({"seats": {"a": {"model": "A", "endpoints": ["http://h/v1"], "settings": 3}}}, "settings"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://h:99999999/v1"]}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://h:0/v1"]}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://xn--\u00e9/v1"]}}}, "needs a list of http URLs"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://h/v1"], "api_key": "x\r\nY: z"}}}, "api_key"),
+        ({"seats": {"a": {"model": "A", "endpoints": ["http://h/v1"]}}, "secret": [1]}, "the secret of a run"),
         ({"seats": {"a/b": {"model": "A", "endpoints": ["http://h/v1"]}}}, "the seat 'a/b' must be"),
         ({"run": "../x", "seats": {"a": {"model": "A", "endpoints": ["http://h/v1"]}}}, "the run '../x' must be"),
     ],
@@ -225,9 +230,11 @@ async def test_bodies_that_are_not_json_are_refused(gateway: str, run: RunHandle
     from agent_env.net import shared_http
 
     headers = {"Authorization": f"Bearer {ADMIN}"}
-    for path in ("/runs", "/runs/r1/collect"):
-        async with shared_http().post(gateway + path, data=b"{", headers=headers) as response:
-            assert response.status == 422
+    seats = json.dumps({"a": SeatPolicy("A", ("http://h/v1",)).to_json()})
+    half = b'{"secret": "\\ud800", "seats": ' + seats.encode() + b"}"
+    for path, body in (("/runs", b"{"), ("/runs", half), ("/runs/r1/collect", b"{")):
+        async with shared_http().post(gateway + path, data=body, headers=headers) as response:
+            assert response.status == 422, await response.text()
     with pytest.raises(InvalidArguments, match="collected with"):
         await post(f"{gateway}/runs/r1/collect", {"episodes": "e1"})
     seen = run.episode("e1", "a")
@@ -247,6 +254,38 @@ async def test_a_run_opened_again_with_its_secret_is_the_same_run_and_with_anoth
     assert (await chat(run.episode("e1", "a"))).status == 401
     with pytest.raises(Forbidden, match="open with another secret"):
         await RunHandle.open(gateway, ADMIN, seats, run="r1")
+
+
+BAD_SEATS: list[dict[str, Any]] = [
+    {"b": {"model": "B", "endpoints": ["http://127.0.0.1:99999999/v1"]}},
+    {"../b": {"model": "B", "endpoints": ["http://127.0.0.1:9/v1"]}},
+    {"b": {"model": "B", "endpoints": ["http://127.0.0.1:9/v1"], "api_key": "\n"}},
+]
+
+
+@pytest.mark.parametrize("bad", BAD_SEATS)
+async def test_a_run_that_could_not_be_opened_leaves_its_name_free(
+    tmp_path: Path, upstream: Upstream, serve: Serve, bad: dict[str, Any]
+) -> None:
+    good = SeatPolicy("A", (upstream.url,))
+    async with serve(tmp_path) as gateway:
+        with pytest.raises(InvalidArguments):
+            await post(f"{gateway}/runs", {"run": "r9", "seats": {"a": good.to_json(), **bad}})
+        assert names_in(tmp_path) == []
+        async with await RunHandle.open(gateway, ADMIN, {"a": good}, run="r9"):
+            pass
+
+
+@pytest.mark.parametrize("bad", BAD_SEATS)
+async def test_a_seating_that_is_refused_leaves_the_one_before(
+    run: RunHandle, gateway: str, upstream: Upstream, chat: Chat, bad: dict[str, Any]
+) -> None:
+    seats = {"c": SeatPolicy("C", (upstream.url,)).to_json(), **bad}
+    with pytest.raises(InvalidArguments):
+        await post(f"{gateway}/runs", {"run": "r1", "secret": run.secret, "seats": seats})
+    assert (await chat(run.episode("e1", "a"))).status == 200
+    assert (await chat(run.episode("e1", "b"))).status == 200
+    assert (await chat(run.episode("e1", "a").at("c"), token=mint_token(run.secret, "e1", "c"))).status == 401
 
 
 async def test_a_later_gateway_has_all_that_was_acknowledged(
