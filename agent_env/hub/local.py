@@ -214,7 +214,4 @@ def _of(release: Release, running: Sequence[Instance]) -> tuple[Instance, ...]:
     found = tuple(
         instance for instance in running if instance.version == release.version and instance.digest == release.digest
     )
-    if not release.draft or not found:
-        return found
-    # Two drafts with one card may still run different code: the newest start is the one that was meant.
-    return (max(found, key=lambda instance: (instance.up, instance.registered)),)
+    return Entry(release, found).current

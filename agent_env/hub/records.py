@@ -150,6 +150,16 @@ class Entry:
         return self.release.card
 
     @property
+    def current(self) -> tuple[Instance, ...]:
+        """The instances that a caller may be sent to: every one of a release, but only the newest start of a draft.
+
+        Two drafts with one card may still run different code, and the newest is the one that was meant.
+        """
+        if not self.release.draft or not self.instances:
+            return self.instances
+        return (max(self.instances, key=lambda instance: (instance.up, instance.registered)),)
+
+    @property
     def liveness(self) -> Literal["up", "suspect", "launchable", "unreachable"]:
         """What a caller can expect: an instance that is up, one that may be, one that can be started, or none."""
         if any(instance.up for instance in self.instances):

@@ -52,8 +52,8 @@ def candidate_of(source: Candidate | EnvironmentCard | Entry) -> Candidate:
         return source
     if isinstance(source, EnvironmentCard):
         return Candidate(source)
-    up = [instance for instance in source.instances if instance.up]
-    card = next((instance.card for instance in up or source.instances), source.card)
+    up = [instance for instance in source.current if instance.up]
+    card = next((instance.card for instance in up or source.current), source.card)
     return Candidate(card, source.liveness, _free(source), source.release.yanked, source=source)
 
 

@@ -82,7 +82,7 @@ class Peers:
     def _places(self, pairing: Pairing) -> Sequence[object]:
         """Where the chosen release is: an instance, then its reference, by which others are found or one launched."""
         release = pairing.candidate.source.release
-        instance = shared_hub(self._target).choose(pairing.candidate.source.instances)
+        instance = shared_hub(self._target).choose(pairing.candidate.source.current)
         reference = f"{release.name}@{release.version}"
         return [reference] if instance is None else [instance, reference]
 
