@@ -17,10 +17,13 @@ from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge
 from agent_env.hub import messages
 from agent_env.hub.facts import parsed_card
 from agent_env.hub.local import LocalHub
-from agent_env.net import Limits, Tokens, require
+from agent_env.net import Limits, Tokens, is_loopback, require
 
 PUBLISH_SCOPE = "publish"
 """The scope that a token needs to change anything in a hub that asks for tokens."""
+
+ANYBODY = "anybody"
+"""The owner of what callers from elsewhere publish in a hub that asks for no tokens."""
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Any]]
 M = TypeVar("M", bound=messages.Request)
@@ -30,7 +33,8 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
     """Makes the ASGI application that serves a hub; it opens the hub when it starts and closes it when it stops.
 
     With tokens, reading is free, changing needs the scope `publish`, and a name belongs to whoever published it
-    first. Without tokens everybody who can reach it may do everything.
+    first. Without tokens everybody who can reach it may do everything, except to change what this machine published;
+    what comes from elsewhere is owned by `ANYBODY`, since an owner keeps a launch from being run here.
 
     Reads are GET `/v1/resolve?ref=`, `/v1/list?name=`, `/v1/instances?name=&launch_id=`, `/v1/changes?since=`; changes
     are POST `/v1/publish`, `yank`, `unyank`, `deprecate`, `register`, `renew`, `release`, `doubt`, `claim_launch` and
@@ -157,6 +161,8 @@ class _Api:
             if scope is not None:
                 require(principal, scope)
             hub = hub.on_behalf_of(principal.id)
+        elif not _from_here(request):
+            hub = hub.on_behalf_of(ANYBODY)
         try:
             return hub, kind.model_validate_json(await self._body(request))
         except ValidationError as error:
@@ -176,6 +182,15 @@ class _Api:
             if len(content) > self._max_bytes:
                 raise MessageTooLarge(f"a request to the hub may have at most {self._max_bytes} bytes")
         return bytes(content)
+
+
+def _from_here(request: Request) -> bool:
+    """Tells whether a program of this machine asks by itself: not another machine, its proxy, or a page in a browser.
+
+    Pages of any site may post to loopback; browsers say so in `Origin` (Fetch standard, "`Origin` header").
+    """
+    relayed = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via", "origin"))
+    return not relayed and request.client is not None and is_loopback(request.client.host)
 
 
 def _query(request: Request, name: str) -> str:

@@ -31,11 +31,14 @@ async def publish(
 ) -> Release:
     """Publishes once: the same digest again only adds or moves the launch, another raises `ReleaseConflict`.
 
-    A draft is replaced, with its launch; one that was `launched` from it keeps that, edited as it may be.
+    A draft is replaced, with its launch; one that was `launched` from it keeps that, edited as it may be. The owner
+    stays the first one, and nobody else says how a release is launched: whoever launches it relies on that.
     """
     sequence = await _next(connection)
-    await _check_owner(connection, facts.name, owner)
     known = await find(connection, facts.name, facts.version)
+    await _check_owner(connection, facts.name, owner, known)
+    if known is not None and launch not in (None, known.launch) and known.owner != owner:
+        raise _not_yours(facts.name, known.owner)
     offered = Release(
         facts.name, facts.version, facts.digest, facts.card, launch, owner=owner, published=now, sequence=sequence
     )
@@ -46,6 +49,7 @@ async def publish(
             return known
         if launched and launch is None:
             offered = replace(offered, launch=known.launch)
+        offered = replace(offered, owner=known.owner)
         await _update(connection, offered)
     else:
         _check_same(known, offered)
@@ -63,7 +67,7 @@ async def mark(
     """Sets `yanked` or `deprecated` of a release that exists."""
     sequence = await _next(connection)
     known = pick(Reference(name, version), await of_name(connection, name, hub), hub)
-    await _check_owner(connection, name, owner)
+    await _check_owner(connection, name, owner, known)
     marked = replace(known, sequence=sequence, **marks)
     await _update(connection, marked)
     await _advance(connection, sequence)
@@ -109,24 +113,35 @@ def _check_same(known: Release, offered: Release) -> None:
             offered=offered.digest,
             diff=places,
         )
-    before, after = (known.launch or {}).get("source"), (offered.launch or {}).get("source")
-    if before is not None and after is not None and before != after:
-        raise ReleaseConflict(
-            f"{ref} is published already with other source code behind the same card; bump the version",
-            published=before,
-            offered=after,
-            diff=[{"pointer": "/launch/source", "published": before, "offered": after}],
-        )
+    for member, what in (("kind", "another kind of launch"), ("source", "other source code")):
+        before, after = (known.launch or {}).get(member), (offered.launch or {}).get(member)
+        if before is not None and after is not None and before != after:
+            raise ReleaseConflict(
+                f"{ref} is published already with {what} behind the same card; bump the version",
+                published=before,
+                offered=after,
+                diff=[{"pointer": f"/launch/{member}", "published": before, "offered": after}],
+            )
 
 
-async def _check_owner(connection: AsyncConnection, name: str, owner: str | None) -> None:
-    """A served hub knows who asks: whoever published a name first owns it."""
+async def _check_owner(connection: AsyncConnection, name: str, owner: str | None, known: Release | None) -> None:
+    """A served hub knows who asks: whoever published a name first owns it, and changes what is theirs alone.
+
+    What was published without an owner is the machine's on which the hub is, and no caller's from elsewhere.
+    """
     if owner is None:
         return
-    query = select(releases.c.owner).where(releases.c.name == name, releases.c.owner.is_not(None)).limit(1)
-    first = (await connection.execute(query)).scalar_one_or_none()
-    if first is not None and first != owner:
-        raise Forbidden(f"the name {name!r} belongs to {first!r} in this hub; publish under another name")
+    query = select(releases.c.owner).where(releases.c.name == name)
+    first = (await connection.execute(query.order_by(releases.c.published, releases.c.sequence).limit(1))).one_or_none()
+    owners = [] if first is None else [first.owner]
+    for found in owners if known is None else [*owners, known.owner]:
+        if found != owner:
+            raise _not_yours(name, found)
+
+
+def _not_yours(name: str, owner: str | None) -> Forbidden:
+    holder = "the machine of this hub" if owner is None else repr(owner)
+    return Forbidden(f"the name {name!r} belongs to {holder}; publish under another name")
 
 
 async def _next(connection: AsyncConnection) -> int:

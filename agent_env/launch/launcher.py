@@ -34,7 +34,9 @@ LINGER_SECONDS = 60.0
 """How long a launched instance stays without a user before it ends itself."""
 
 TRUST_VARIABLE = "AGENT_ENV_LAUNCH_FROM"
-"""The environment variable with the URLs, separated by spaces, of those served hubs that may start processes here."""
+"""The environment variable with the hubs, separated by spaces, whose releases of others may start processes here.
+
+Each is the hub's URL, or its path where the hub is a file that is served to others too."""
 
 # What programs need from their surroundings to run at all. Everything else is named in the specification, so that a
 # launched agent does not get at secrets that it never asked for.
@@ -65,7 +67,7 @@ async def launch(
     spec = parse_launch(release.launch)
     if isinstance(spec, UrlLaunch):
         return await _elsewhere(spec, release)
-    _check_trust(spec, hub, ref)
+    _check_trust(spec, hub, release)
     if isinstance(spec, PythonLaunch) and not release.draft:
         await anyio.to_thread.run_sync(_check_source, spec, ref)
     environment = _environment(spec, hub, launch_id, ref)
@@ -158,16 +160,23 @@ async def _elsewhere(spec: UrlLaunch, release: Release) -> Instance:
     return instance
 
 
-def _check_trust(spec: PythonLaunch | CommandLaunch, hub: Hub, ref: str) -> None:
-    """Whoever may write to a hub chooses the commands that are run here, so only hubs of this machine may."""
-    if hub.location.file is not None:
+def _check_trust(spec: PythonLaunch | CommandLaunch, hub: Hub, release: Release) -> None:
+    """Whoever may write to a hub chooses the commands that are run here, so only this machine's own users may.
+
+    A release with an owner came over the network, even where the hub is a file of this machine.
+    """
+    location, here = hub.location, platform.node()
+    if location.file is not None and release.owner is None:
         return
-    if not hub.location.local and hub.location.url not in os.environ.get(TRUST_VARIABLE, "").split():
+    ref = f"{release.name}@{release.version}"
+    near = location.local and release.owner is None and spec.machine == here
+    if not near and location.target not in os.environ.get(TRUST_VARIABLE, "").split():
+        origin = "is not of this machine" if release.owner is None else f"was published by {release.owner!r}"
         raise LaunchFailed(
-            f"the hub {hub.location} is not of this machine and may not start {ref} here; to allow it, set "
-            f"{TRUST_VARIABLE} to its URL"
+            f"{ref} in the hub {location} {origin} and may not be started here; to run whatever that hub says, set "
+            f"{TRUST_VARIABLE} to {location}"
         )
-    if spec.machine not in (None, platform.node()):
+    if spec.machine not in (None, here):
         raise LaunchFailed(
             f"{ref} was pushed from the machine {spec.machine!r}, whose paths are not here; serve it there"
         )

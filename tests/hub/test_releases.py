@@ -59,6 +59,13 @@ async def test_a_launch_is_added_to_a_release_and_may_move(hub: Hub, make_card: 
         await hub.publish(make_card(), {**spec, "source": "sha256:bb"})
 
 
+async def test_a_release_never_changes_its_kind_of_launch(hub: Hub, make_card: MakeCard) -> None:
+    await hub.publish(make_card(), {"kind": "python", "target": "a:b"})
+    with pytest.raises(ReleaseConflict, match="another kind of launch"):
+        await hub.publish(make_card(), {"kind": "command", "command": ["serve"]})
+    assert (await hub.resolve("agent-b")).release.launch == {"kind": "python", "target": "a:b"}
+
+
 async def test_a_draft_is_replaced_by_the_next_one(hub: Hub, make_card: MakeCard) -> None:
     await hub.publish(make_card(version="0.0.0-dev"), {"kind": "url"})
     newest = await hub.publish(make_card(version="0.0.0-dev", description="Edited."))

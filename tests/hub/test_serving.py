@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from agent_env.context import Principal
@@ -21,10 +22,10 @@ from agent_env.errors import (
     Unauthenticated,
 )
 from agent_env.hub import TOKEN_VARIABLE, Hub, locate
-from agent_env.hub.app import PUBLISH_SCOPE, hub_app
+from agent_env.hub.app import ANYBODY, PUBLISH_SCOPE, hub_app
 from agent_env.hub.local import LocalHub
 from agent_env.net import Tokens, get_json, post_json, request_json, shared_http
-from agent_env_cards import EnvironmentCard
+from agent_env_cards import DRAFT_VERSION, EnvironmentCard
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +69,66 @@ async def test_a_name_belongs_to_whoever_published_it_first(served: Any, make_ca
             await bob.yank("agent-b", "1.0.0", "mine now")
         await alice.publish(make_card(version="1.1.0"))
         await bob.publish(make_card(name="agent-c"))
+
+
+async def test_what_this_machine_published_is_no_token_holders(served: Any, file: Path, make_card: MakeCard) -> None:
+    launch = {"kind": "command", "command": ["serve"], "directory": "/"}
+    async with served(Tokens({"bob": [PUBLISH_SCOPE]})) as url, Hub.open(url, token="bob") as bob, Hub.open(file) as us:
+        published = await us.publish(make_card())
+        attempts = (
+            lambda: bob.publish(make_card(), launch),
+            lambda: bob.publish(make_card(version="1.1.0"), launch),
+            lambda: bob.register(make_card(), "http://127.0.0.1:1", launch=launch),
+            lambda: bob.yank("agent-b", "1.0.0", "mine now"),
+            lambda: bob.unyank("agent-b", "1.0.0"),
+            lambda: bob.deprecate("agent-b", "1.0.0", "mine now"),
+        )
+        for attempt in attempts:
+            with pytest.raises(Forbidden, match="'agent-b' belongs to the machine of this hub"):
+                await attempt()
+        assert [entry.release for entry in await us.list()] == [published]
+
+
+async def test_only_the_owner_of_a_release_says_how_it_is_launched(
+    served: Any, file: Path, make_card: MakeCard, clock: Any
+) -> None:
+    launch = {"kind": "command", "command": ["serve"], "directory": "/"}
+    tokens = Tokens({"bob": Principal("bob", frozenset({PUBLISH_SCOPE}))})
+    async with served(tokens) as url, Hub.open(url, token="bob") as bob, Hub.open(file, clock=clock) as us:
+        for version in ("1.0.0", DRAFT_VERSION):
+            await bob.publish(make_card(version=version))
+            with pytest.raises(Forbidden, match="belongs to 'bob'"):
+                await us.publish(make_card(version=version), launch)
+            await us.publish(make_card(version=version))
+            assert (await bob.publish(make_card(version=version), launch)).owner == "bob"
+        await us.publish(make_card(version="1.1.0"), launch)
+        with pytest.raises(Forbidden, match="belongs to the machine of this hub"):
+            await bob.publish(make_card(version="1.1.0"), {**launch, "directory": "/tmp"})
+        await bob.publish(make_card(version="1.2.0"))
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Origin"])
+async def test_without_tokens_others_than_this_machine_own_what_they_publish(
+    url: str, make_card: MakeCard, header: str
+) -> None:
+    async def publish(name: str, **headers: str) -> Any:
+        body = {"card": make_card(name=name).to_dict(), "launch": {"kind": "python"}}
+        return await post_json(f"{url}/v1/publish", body, headers=headers)
+
+    assert (await publish("agent-b"))["owner"] is None
+    assert (await publish("agent-c", **{header: "http://elsewhere.example"}))["owner"] == ANYBODY
+    with pytest.raises(Forbidden, match="belongs to the machine of this hub"):
+        await publish("agent-b", **{header: "http://elsewhere.example"})
+
+
+async def test_without_tokens_another_machine_owns_what_it_publishes(file: Path, make_card: MakeCard) -> None:
+    async with LocalHub(locate(file)) as hub:
+        for host, owner in (("10.1.2.3", ANYBODY), ("127.0.0.1", None), ("::1", None)):
+            transport = httpx.ASGITransport(hub_app(hub), client=(host, 40000))
+            async with httpx.AsyncClient(transport=transport, base_url="http://hub.example.com") as http:
+                name = "agent-" + ("c" if owner else "b")
+                answer = await http.post("/v1/publish", json={"card": make_card(name=name).to_dict()})
+                assert answer.json()["owner"] == owner
 
 
 async def test_the_token_comes_from_the_environment_too(

@@ -211,13 +211,30 @@ async def test_a_hub_elsewhere_starts_nothing_here(
     release = await hub.publish(card, command("crash").to_json())
     async with Hub.open(hub.location.file) as elsewhere:
         elsewhere.location = type(hub.location)("http://hub.example.com")
-        with pytest.raises(LaunchFailed, match=r"not of this machine and may not start agent-b@1\.0\.0 here"):
+        with pytest.raises(
+            LaunchFailed, match=r"agent-b@1\.0\.0 in the hub .* is not of this machine and may not be started here"
+        ):
             await launch(release, elsewhere)
         monkeypatch.setenv(launcher_module.TRUST_VARIABLE, "http://hub.example.com")
         moved = {**command("crash").to_json(), "machine": platform.node() + "-other"}
         release = await hub.publish(card, moved)
         with pytest.raises(LaunchFailed, match="was pushed from the machine"):
             await launch(release, elsewhere)
+
+
+async def test_a_server_on_loopback_starts_only_what_this_machine_pushed(
+    hub: Hub, card: EnvironmentCard, command: Command, monkeypatch: pytest.MonkeyPatch, pids: Pids
+) -> None:
+    async with Hub.open(hub.location.file) as near:
+        near.location = type(hub.location)("http://127.0.0.1:8790")
+        for machine in (None, platform.node() + "-other"):
+            with pytest.raises(LaunchFailed, match="is not of this machine and may not be started here"):
+                await launch(await hub.publish(card, {**command("crash").to_json(), "machine": machine}), near)
+        assert pids() == []
+        release = await hub.publish(card, {**command("crash").to_json(), "machine": platform.node()})
+        with pytest.raises(LaunchFailed, match="ended with exit code 1"):
+            await launch(release, near)
+        assert len(pids()) == 1
 
 
 async def test_a_specification_of_a_newer_release_says_so(hub: Hub, card: EnvironmentCard) -> None:
