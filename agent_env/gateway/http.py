@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge
+from agent_env.net.refusals import error_headers
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -76,9 +76,7 @@ async def reply_error(send: Send, error: AgentEnvError) -> None:
     """Answers with an error, in a form that both OpenAI clients and agent-env's own read."""
     wire = error.to_wire()
     value = {"error": {**wire, "type": wire["code"], "param": None}}
-    headers: list[tuple[bytes, bytes]] = []
-    if error.retry_after is not None:
-        headers.append((b"retry-after", str(math.ceil(error.retry_after)).encode()))
+    headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
     await reply(send, error.http_status, dump(value), headers)
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agent_env.errors import AgentEnvError, UnknownTool
+from agent_env.net.refusals import error_headers
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
@@ -20,7 +21,6 @@ from agent_env.serving.documents import answer_document, entity_tag
 from agent_env.serving.faces.a2a import A2aFace
 from agent_env.serving.faces.contract import Face, Site
 from agent_env.serving.faces.http import HttpFace
-from agent_env.serving.faces.http_messages import error_headers
 from agent_env.serving.faces.mcp import McpFace
 from agent_env.serving.faces.websocket import WebSocketFace
 from agent_env_cards import CARD_PATH, EnvironmentCard

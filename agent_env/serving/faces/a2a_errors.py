@@ -30,6 +30,7 @@ from agent_env.errors import (
     UnsupportedContent,
 )
 from agent_env.net.a2a_wire import EXTENSION
+from agent_env.net.refusals import error_headers
 
 # The first class that an error is an instance of decides; what is none of them went wrong on this side.
 _KINDS: Final[tuple[tuple[type[AgentEnvError], type[A2AError]], ...]] = (
@@ -79,7 +80,7 @@ def rest_response(error: AgentEnvError) -> Response:
         "message": error.message,
         "details": build_error_details(a2a_error(error)),
     }
-    return JSONResponse({"error": fields}, error.http_status, _headers(error))
+    return JSONResponse({"error": fields}, error.http_status, error_headers(error))
 
 
 def jsonrpc_response(error: AgentEnvError) -> Response:
@@ -90,13 +91,4 @@ def jsonrpc_response(error: AgentEnvError) -> Response:
         "message": error.message,
         "data": build_error_details(a2a),
     }
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": fields}, error.http_status, _headers(error))
-
-
-def _headers(error: AgentEnvError) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if isinstance(error, Unauthenticated):
-        headers["WWW-Authenticate"] = "Bearer"
-    if error.retry_after is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    return headers
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": fields}, error.http_status, error_headers(error))

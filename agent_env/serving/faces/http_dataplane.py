@@ -8,8 +8,9 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from agent_env.errors import AgentEnvError, RequestError, UnknownSession
+from agent_env.net.refusals import error_headers
 from agent_env.serving.faces.contract import Site
-from agent_env.serving.faces.http_messages import Post, answer, encode_json, error_headers
+from agent_env.serving.faces.http_messages import Post, answer, encode_json
 from agent_env.serving.faces.http_presence import ClientGone, Presence
 
 log = logging.getLogger("agent_env.serving")

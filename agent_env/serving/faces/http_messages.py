@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,12 +14,11 @@ from starlette.types import Receive, Scope, Send
 from agent_env.context import RUN_HEADER, Principal
 from agent_env.errors import (
     AgentEnvError,
-    Forbidden,
     MessageTooLarge,
     RequestError,
-    Unauthenticated,
     UnsupportedContent,
 )
+from agent_env.net.refusals import error_headers
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.parts import encode_event
 from agent_env.runtime.turns import OnEvent
@@ -145,18 +143,6 @@ async def answer(
 async def answer_error(send: Send, error: AgentEnvError) -> None:
     """Answers with an error: its status, `{"error": ...}`, and the headers that HTTP has for it."""
     await answer(send, encode_json({"error": error.to_wire()}), error.http_status, error_headers(error))
-
-
-def error_headers(error: AgentEnvError) -> dict[str, str]:
-    """`Retry-After` where it is known (RFC 9110 §10.2.3), and the challenge of RFC 6750 §3."""
-    headers: dict[str, str] = {}
-    if error.retry_after is not None:
-        headers["retry-after"] = str(math.ceil(error.retry_after))
-    if isinstance(error, Unauthenticated):
-        headers["www-authenticate"] = "Bearer"
-    elif isinstance(error, Forbidden) and "scope" in error.data:
-        headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.data["scope"]}"'
-    return headers
 
 
 class Reply(Protocol):

@@ -16,8 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_env.context import Principal
 from agent_env.errors import AgentEnvError, AtCapacity, MessageTooLarge, TransportError
 from agent_env.net.mcp_verbs import rpc_code
+from agent_env.net.refusals import error_headers
 from agent_env.serving.faces.contract import Site
-from agent_env.serving.faces.http_messages import admit, answer, encode_json, error_headers, read_headers
+from agent_env.serving.faces.http_messages import admit, answer, encode_json, read_headers
 
 T = TypeVar("T")
 
