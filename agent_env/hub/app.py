@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ from agent_env.hub import messages
 from agent_env.hub.facts import parsed_card
 from agent_env.hub.local import LocalHub
 from agent_env.net import Limits, Tokens, is_loopback, require
+from agent_env.net.refusals import error_headers
 
 PUBLISH_SCOPE = "publish"
 """The scope that a token needs to change anything in a hub that asks for tokens."""
@@ -212,10 +212,7 @@ def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _refusal(error: AgentEnvError) -> Response:
-    headers = {} if error.retry_after is None else {"Retry-After": str(math.ceil(error.retry_after))}
-    if error.http_status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({"error": error.to_wire()}, status_code=error.http_status, headers=headers)
+    return JSONResponse({"error": error.to_wire()}, error.http_status, error_headers(error))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
