@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import RowMapping, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, RowMapping, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agent_env.errors import LeaseLost
+from agent_env.errors import Forbidden, LeaseLost
 from agent_env.hub.facts import Facts
 from agent_env.hub.liveness import (
     BRAKE_SECONDS,
@@ -24,7 +24,7 @@ from agent_env.hub.liveness import (
     judge,
 )
 from agent_env.hub.records import Instance, Lease, instance_id
-from agent_env.hub.schema import leases
+from agent_env.hub.schema import leases, releases
 
 _TIMES = (leases.c.registered, leases.c.renewed, leases.c.doubted, leases.c.ended, leases.c.fell_silent)
 
@@ -40,14 +40,20 @@ class Registration:
     launch_id: str | None
 
 
-async def register(connection: AsyncConnection, facts: Facts, given: Registration, now: float) -> Lease:
-    """Makes a lease; another release that was listed at the same URL ends, since it cannot be there any more."""
+async def register(
+    connection: AsyncConnection, facts: Facts, given: Registration, owner: str | None, now: float
+) -> Lease:
+    """Makes a lease; another release that was listed at the same URL ends, since it cannot be there any more.
+
+    Raises `Forbidden` when that is somebody else's than the `owner`'s; None may do everything.
+    """
     await connection.execute(
         delete(leases).where(func.coalesce(leases.c.ended, leases.c.renewed) < now - REMEMBER_SECONDS)
     )
     there = (leases.c.url == given.url) & (leases.c.ended.is_(None))
     others = (leases.c.digest != facts.digest) | (leases.c.name != facts.name) | (leases.c.version != facts.version)
-    await connection.execute(update(leases).where(there & others).values(ended=now, superseded=1))
+    theirs = await _supersedable(connection, there & others, given.url, owner, now)
+    await connection.execute(update(leases).where(leases.c.id.in_(theirs)).values(ended=now, superseded=1))
     lease = Lease(secrets.token_urlsafe(24), facts.name, facts.version, given.url, TTL_SECONDS, RENEW_SECONDS)
     values = {
         "id": lease.instance_id,
@@ -66,6 +72,24 @@ async def register(connection: AsyncConnection, facts: Facts, given: Registratio
     }
     await connection.execute(insert(leases).values(values))
     return lease
+
+
+async def _supersedable(
+    connection: AsyncConnection, where: ColumnElement[bool], url: str, owner: str | None, now: float
+) -> list[str]:
+    """The leases among these that an owner may end; one that lapsed is in nobody's way, and left as it is."""
+    release = (releases.c.name == leases.c.name) & (releases.c.version == leases.c.version)
+    query = select(leases.c.id, leases.c.renewed, releases.c.owner).select_from(leases.outerjoin(releases, release))
+    ours: list[str] = []
+    for row in (await connection.execute(query.where(where))).all():
+        if owner is None or row.owner == owner:
+            ours.append(row.id)
+        elif row.renewed > now - GONE_SECONDS:
+            raise Forbidden(
+                f"another release is listed at {url!r}, and it is not yours to replace; register at a URL of your own, "
+                f"or wait until its lease has lapsed"
+            )
+    return ours
 
 
 async def renew(connection: AsyncConnection, lease_id: str, load: int | None, now: float, *, grace: bool) -> None:

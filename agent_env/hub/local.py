@@ -103,7 +103,7 @@ class LocalHub(Hub):
             now = self._clock()
             launched = launch_id is not None
             await releases.publish(connection, facts, launch, self._owner, now, launched=launched)
-            return await leases.register(connection, facts, given, now)
+            return await leases.register(connection, facts, given, self._owner, now)
 
     async def renew(self, lease: Lease | str, load: int | None = None) -> None:
         async with self._database.write() as connection:

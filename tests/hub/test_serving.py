@@ -16,6 +16,7 @@ from agent_env.errors import (
     Forbidden,
     InvalidArguments,
     InvalidCard,
+    LeaseLost,
     MessageTooLarge,
     ProtocolError,
     TransportError,
@@ -87,6 +88,39 @@ async def test_what_this_machine_published_is_no_token_holders(served: Any, file
             with pytest.raises(Forbidden, match="'agent-b' belongs to the machine of this hub"):
                 await attempt()
         assert [entry.release for entry in await us.list()] == [published]
+
+
+async def test_nobody_ends_the_lease_of_another_by_registering_at_its_url(
+    served: Any, file: Path, make_card: MakeCard, clock: Any
+) -> None:
+    there, ours = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    tokens = Tokens({name: Principal(name, frozenset({PUBLISH_SCOPE})) for name in ("alice", "bob")})
+    async with (
+        served(tokens) as url,
+        Hub.open(url, token="alice") as alice,
+        Hub.open(url, token="bob") as bob,
+        Hub.open(file, clock=clock) as us,
+    ):
+        old = await alice.register(make_card("agent-a"), there)
+        here = await us.register(make_card("agent-u"), ours)
+        for taken in (there, there + "/", ours):
+            with pytest.raises(Forbidden, match="is not yours to replace"):
+                await bob.register(make_card("agent-b"), taken)
+        await alice.renew(old)
+        await us.renew(here)
+        assert sorted(entry.release.name for entry in await us.list()) == ["agent-a", "agent-u"]
+        lease = await alice.register(make_card("agent-a", "1.1.0"), there)
+        with pytest.raises(LeaseLost, match="another release was registered"):
+            await alice.renew(old)
+        clock.advance(31)
+        await us.renew(await us.register(make_card("agent-u"), ours))
+        await bob.register(make_card("agent-b"), there)
+        with pytest.raises(LeaseLost, match="lapsed"):
+            await alice.renew(lease)
+        with pytest.raises(Forbidden, match="is not yours to replace"):
+            await alice.register(make_card("agent-a"), there)
+        await us.register(make_card("agent-u"), there)
+        assert [instance.name for instance in await us.instances() if instance.url == there] == ["agent-u"]
 
 
 async def test_only_the_owner_of_a_release_says_how_it_is_launched(
