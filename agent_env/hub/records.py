@@ -14,8 +14,28 @@ State: TypeAlias = Literal["up", "suspect", "gone"]
 """Liveness of an instance: renewed within one TTL; not renewed, or doubted by a caller; given up."""
 
 
+class _Carded:
+    """A record with a card, which is parsed once."""
+
+    card_json: Mapping[str, Any]
+
+    @cached_property
+    def card(self) -> EnvironmentCard:
+        """The card, parsed."""
+        return EnvironmentCard.parse(self.card_json)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return {key: value for key, value in self.__dict__.items() if key != "card"}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote."""
+        return cls(**value)
+
+
 @dataclass(frozen=True)
-class Release:
+class Release(_Carded):
     """A published `name@version`, or a draft.
 
     `card_json` is the card as published, `launch` says how to start an instance (None: it cannot be launched),
@@ -43,23 +63,9 @@ class Release:
         """Tells whether this is a draft."""
         return self.version == DRAFT_VERSION
 
-    @cached_property
-    def card(self) -> EnvironmentCard:
-        """The card, parsed."""
-        return EnvironmentCard.parse(self.card_json)
-
-    def to_json(self) -> dict[str, Any]:
-        """The release as a JSON object."""
-        return {key: value for key, value in self.__dict__.items() if key != "card"}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Release:
-        """Reads what `to_json` wrote."""
-        return cls(**value)
-
 
 @dataclass(frozen=True)
-class Instance:
+class Instance(_Carded):
     """A running environment, known by its lease.
 
     `id` is public; the lease's own id, with which it is renewed and released, is its holder's secret. `card_json` is
@@ -90,20 +96,6 @@ class Instance:
     def full(self) -> bool:
         """Tells whether all sessions are in use."""
         return self.capacity is not None and self.load >= self.capacity
-
-    @cached_property
-    def card(self) -> EnvironmentCard:
-        """The card as this instance serves it, parsed."""
-        return EnvironmentCard.parse(self.card_json)
-
-    def to_json(self) -> dict[str, Any]:
-        """The instance as a JSON object."""
-        return {key: value for key, value in self.__dict__.items() if key != "card"}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Instance:
-        """Reads what `to_json` wrote."""
-        return cls(**value)
 
 
 @dataclass(frozen=True, slots=True)
