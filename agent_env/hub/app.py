@@ -25,6 +25,9 @@ PUBLISH_SCOPE = "publish"
 ANYBODY = "anybody"
 """The owner of what callers from elsewhere publish in a hub that asks for no tokens."""
 
+_SEQUENCE_DIGITS = 18
+"""How many digits a place in the change feed may have: every database counts so far."""
+
 Handler: TypeAlias = Callable[[Request], Awaitable[Any]]
 M = TypeVar("M", bound=messages.Request)
 
@@ -97,7 +100,7 @@ class _Api:
 
     async def changes(self, request: Request) -> Any:
         since = _query(request, "since")
-        if not since.isdecimal():
+        if not since.isdecimal() or len(since) > _SEQUENCE_DIGITS:
             raise InvalidArguments(f"since={since!r} must be a number that an earlier answer gave, or 0")
         changes = await self._hub.changes(int(since))
         return {"sequence": changes.sequence, "releases": [release.to_json() for release in changes.releases]}

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _json(value: dict[str, Any]) -> dict[str, Any]:
+    # 1e999 is read as an infinity, which no answer could carry (RFC 8259, section 6).
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+JSONObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(_json)]
+"""An object that can be written as JSON again."""
+
+Count: TypeAlias = Annotated[int, Field(ge=0, le=2**31 - 1)]
+"""A number of sessions, as a column of any database holds it."""
+
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+"""How long a launch may be claimed for: a day at most, since nobody else launches meanwhile."""
 
 
 class Request(BaseModel):
@@ -16,8 +33,8 @@ class Request(BaseModel):
 class Publish(Request):
     """Publish a card."""
 
-    card: dict[str, Any]
-    launch: dict[str, Any] | None = None
+    card: JSONObject
+    launch: JSONObject | None = None
 
 
 class Mark(Request):
@@ -31,12 +48,12 @@ class Mark(Request):
 class Register(Request):
     """List an instance of a card."""
 
-    card: dict[str, Any]
+    card: JSONObject
     url: str
-    capacity: int | None = None
-    load: int = 0
+    capacity: Count | None = None
+    load: Count = 0
     source: str | None = None
-    launch: dict[str, Any] | None = None
+    launch: JSONObject | None = None
     launch_id: str | None = None
 
 
@@ -44,7 +61,7 @@ class Renew(Request):
     """Renew a lease."""
 
     lease: str
-    load: int | None = None
+    load: Count | None = None
 
 
 class End(Request):
@@ -64,7 +81,7 @@ class ClaimLaunch(Request):
 
     name: str
     version: str
-    seconds: float
+    seconds: Seconds
     after: str | None = None
 
 

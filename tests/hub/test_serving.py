@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,13 @@ async def test_the_token_comes_from_the_environment_too(
         ("publish", [], "is not valid: /: "),
         ("publish", {}, "/card: Field required"),
         ("register", {"card": {}, "url": "http://x", "capacity": "9"}, "/capacity: "),
+        ("register", {"card": {}, "url": "http://x", "capacity": 2**31}, "/capacity: "),
+        ("register", {"card": {}, "url": "http://x", "capacity": -1}, "/capacity: "),
+        ("register", {"card": {}, "url": "http://x", "load": 10**30}, "/load: "),
+        ("register", {"card": {}, "url": "http://x", "load": -1}, "/load: "),
+        ("renew", {"lease": "x", "load": 10**30}, "/load: "),
+        ("claim_launch", {"name": "a", "version": "1.0.0", "seconds": 1e308}, "/seconds: "),
+        ("claim_launch", {"name": "a", "version": "1.0.0", "seconds": 0}, "/seconds: "),
         ("renew", {"lease": "x", "lode": 1}, "/lode: Extra inputs"),
         ("yank", {"name": "a", "version": None}, "/version: "),
     ],
@@ -193,6 +201,9 @@ async def test_bad_requests_get_typed_errors(url: str) -> None:
         await get_json(f"{url}/v1/resolve")
     with pytest.raises(InvalidArguments, match="since='soon' must be a number"):
         await get_json(f"{url}/v1/changes", params={"since": "soon"})
+    for since in ("9" * 30, "0" * 5000, "-1", "1e3"):
+        with pytest.raises(InvalidArguments, match="must be a number that an earlier answer gave"):
+            await get_json(f"{url}/v1/changes", params={"since": since})
     with pytest.raises(InvalidArguments, match="nothing at /v1/nothing"):
         await get_json(f"{url}/v1/nothing")
     with pytest.raises(InvalidCard, match="name"):
@@ -205,6 +216,24 @@ async def test_bad_requests_get_typed_errors(url: str) -> None:
     with pytest.raises(ProtocolError, match="answered 405"):
         await request_json("DELETE", f"{url}/v1/list")
     assert await get_json(f"{url}/health") == {"status": "healthy"}
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+async def test_numbers_that_json_does_not_have_are_refused_wherever_they_are(
+    url: str, make_card: MakeCard, number: str
+) -> None:
+    card = make_card().to_dict()
+    bodies = {
+        "publish": [{"card": {**card, "x-deep": [{"n": "?"}]}}, {"card": card, "launch": {"a": [{"b": "?"}]}}],
+        "register": [{"card": card, "url": "http://x", "launch": {"a": "?"}}],
+        "claim_launch": [{"name": "agent-b", "version": "1.0.0", "seconds": "?"}],
+    }
+    for operation, attempts in bodies.items():
+        for body in attempts:
+            data = json.dumps(body).replace('"?"', number)
+            async with shared_http().post(f"{url}/v1/{operation}", data=data) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (422, "invalid_arguments")
+    assert await get_json(f"{url}/v1/list") == {"entries": []}
 
 
 async def test_a_failure_inside_shows_nothing_of_itself(
