@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ def score(episode: Episode) -> None:
 
 async def test_an_episode_has_both_traces_the_edges_and_the_model_calls_of_each(tmp_path: Path) -> None:
     async with team(tmp_path) as players:
-        with anyio.fail_after(30):
+        with anyio.fail_after(90):
             episodes = await rollout(["boat", "hat"], players.play, run=players.run, score=score, concurrency=2)
     assert [episode.task for episode in episodes] == ["boat", "hat"]
     with EpisodeWriter(tmp_path / "episodes.jsonl") as store:
@@ -131,7 +131,7 @@ async def test_policies_that_play_together_learn_together_and_a_frozen_one_stays
     rng = random.Random(0)
     curve: list[float] = []
     async with team(tmp_path) as players:
-        with anyio.fail_after(55):
+        with anyio.fail_after(170):
             for _ in range(12):
                 tasks = [word for word in rng.choices(OBJECTS, k=24) for _ in range(8)]
                 episodes = await rollout(tasks, players.play, run=players.run, score=score)
@@ -172,6 +172,32 @@ async def test_a_task_that_fails_is_an_episode_that_is_not_ok_and_the_others_go_
     ]
     assert sorted(seen) == sorted(episode.id for episode in episodes)
     assert await rollout([], play) == []
+
+
+async def test_records_that_cannot_be_read_fail_their_episode_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = RunHandle.collect
+
+    async def with_an_odd_one(self: RunHandle, episodes: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        found = await collect(self, episodes)
+        second = list(found)[1]
+        found[second].append({"kind": "turn", "call_id": [1], "agent": "a", "session": "s", "episode": second})
+        return found
+
+    async def play(task: int) -> int:
+        return task
+
+    monkeypatch.setattr(RunHandle, "collect", with_an_odd_one)
+    gateway = Gateway(tmp_path, admin_token=ADMIN)
+    async with running(gateway) as url:
+        async with await RunHandle.open(url, ADMIN, {"a": SeatPolicy("A", ("http://h/v1",))}) as run:
+            episodes = await rollout(range(3), play, run=run, score=lambda episode: episode.score("x", 1.0))
+    gateway.close()
+    assert [episode.ok for episode in episodes] == [True, False, True]
+    assert [episode.reward() for episode in episodes] == [1.0, None, 1.0]
+    (failure,) = episodes[1].failures
+    assert failure.boundary == "protocol" and "'call_id'" in failure.message
 
 
 async def test_no_more_than_the_bound_are_played_at_a_time() -> None:

@@ -143,7 +143,7 @@ async def test_a_better_receiver_in_the_hub_is_called_by_the_next_session(
         episode.add((await run.collect([name]))[name])
         return next(edge.callee for edge in episode.edges if edge.caller_seat == "sender")
 
-    with anyio.fail_after(50):
+    with anyio.fail_after(150):
         async with played(tmp_path, agents) as run, receiver.serving(), first.serving():
             assert await partner(run, "e1") == "signal-receiver@1.0.0"
             async with Environment("signal-sender@1.0.0", seat="sender") as begun:
