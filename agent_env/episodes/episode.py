@@ -73,6 +73,8 @@ class Trace:
     told.
     """
 
+    kind: ClassVar[str] = "trace"
+
     agent: str | None
     seat: str | None
     session: str | None
@@ -236,6 +238,8 @@ class Episode:
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Episode:
         """Reads what `to_json` wrote; raises `ProtocolError`."""
+        if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ProtocolError(f"an episode is a JSON object, not {value!r:.80}")
         if value.get("kind") != cls.kind:
             raise ProtocolError(f"an episode has the kind {cls.kind!r}, not {value.get('kind')!r}")
         episode = read(cls, value)
@@ -282,10 +286,9 @@ def _trace_to_json(trace: Trace) -> dict[str, Json]:
 
 
 def _trace_from_json(value: Mapping[str, Json]) -> Trace:
-    return Trace(
-        value.get("agent"),
-        value.get("seat"),
-        value.get("session"),
-        [TurnRecord.from_json(turn) for turn in value.get("turns", ())],
-        [CallRecord.from_json(call) for call in value.get("calls", ())],
-    )
+    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ProtocolError(f"a trace is a JSON object, not {value!r:.80}")
+    trace = read(Trace, {"agent": None, "seat": None, "session": None, **value})
+    trace.turns = [TurnRecord.from_json(turn) for turn in value.get("turns", ())]
+    trace.calls = [CallRecord.from_json(call) for call in value.get("calls", ())]
+    return trace

@@ -13,9 +13,11 @@ release added is passed over. A value that nobody gave is None, never 0.0 and ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agent_env.errors import ProtocolError
 
@@ -185,7 +187,8 @@ RECORD_KINDS: Mapping[str, type[TurnRecord | EdgeRecord | CallRecord | RewardRec
 
 
 def record_from_json(value: Mapping[str, Json]) -> AnyRecord:
-    """Reads a record of any kind by its `kind`; raises `ProtocolError` for one that is unknown or incomplete."""
+    """Reads a record of any kind by its `kind`; raises `ProtocolError` for one that is unknown, incomplete or of fields
+    that are not of their types."""
     kind = RECORD_KINDS.get(str(value.get("kind")))
     if kind is None:
         known = ", ".join(RECORD_KINDS)
@@ -211,11 +214,57 @@ def written(record: Any) -> dict[str, Json]:
 
 
 def read(kind: type[R], value: Mapping[str, Json]) -> R:
-    """Makes a record of the fields that are there; raises `ProtocolError` when one that it needs is not."""
+    """Makes a record of the fields that are there; raises `ProtocolError` when one that it needs is not, or when one
+    is not of its type."""
+    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ProtocolError(f"a {_name(kind)!r} record is a JSON object, not {value!r:.80}")
     names: tuple[str, ...] = cast(Any, kind).__match_args__
     try:
-        return kind(**{name: value[name] for name in names if name in value})
+        record = kind(**{name: value[name] for name in names if name in value})
     except TypeError:
         needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
         missing = [name for name in needed if name not in value]
-        raise ProtocolError(f"a {value.get('kind')!r} record lacks {', '.join(missing)}", missing=missing) from None
+        raise ProtocolError(f"a {_name(kind)!r} record lacks {', '.join(missing)}", missing=missing) from None
+    check_fields(record)
+    return record
+
+
+def check_fields(record: Any) -> None:
+    """Raises `ProtocolError` when a field is not of the type that its annotation tells: JSON of others is not trusted."""
+    kind: Any = type(record)
+    for name, fits, wanted in _checks(kind):
+        value = getattr(record, name)
+        if not fits(value):
+            raise ProtocolError(f"the field {name!r} of a {_name(kind)!r} record must be {wanted}, not {value!r:.80}")
+
+
+_Fits: TypeAlias = Callable[[Any], bool]
+
+
+@cache
+def _checks(kind: type[Any]) -> tuple[tuple[str, _Fits, str], ...]:
+    hints = get_type_hints(kind)
+    return tuple((name, _fitting(hints[name]), kind.__annotations__[name]) for name in kind.__match_args__)
+
+
+def _fitting(hint: Any) -> _Fits:
+    """A test of values against an annotation, as deep as the readers of records rely on it."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if origin is UnionType:
+        parts = [_fitting(part) for part in arguments]
+        return lambda value: any(fits(value) for fits in parts)
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in arguments
+    if origin is list and arguments[0] in (int, float):
+        plain = {int, arguments[0]}
+        return lambda value: isinstance(value, list) and set(map(type, value)) <= plain
+    if hint in (int, float):
+        numbers = (int, hint)
+        return lambda value: isinstance(value, numbers) and not isinstance(value, bool)
+    return lambda value: isinstance(value, origin or hint)
+
+
+def _name(kind: type[Any]) -> str:
+    return str(kind.kind)

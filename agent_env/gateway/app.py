@@ -181,7 +181,11 @@ class Gateway:
             raise InvalidArguments("records are posted as a JSON array")
         lines: list[bytes] = []
         for value in records:
-            record = record_from_json(value) if isinstance(value, Mapping) else None
+            try:
+                record = record_from_json(value) if isinstance(value, Mapping) else None
+            except ProtocolError as error:
+                # Whoever reads it later could do no more about it than lose the episode: it is refused here.
+                raise InvalidArguments(error.message) from None
             if not isinstance(record, TurnRecord | EdgeRecord) or record.episode != episode:
                 raise InvalidArguments(f"the records posted here must be turns and edges of the episode {episode!r}")
             lines.append(dump(value) + b"\n")

@@ -10,6 +10,7 @@ import aiohttp
 
 from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
+from agent_env.episodes.records import check_fields
 from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge, ProtocolError, TransportError
 from agent_env.gateway.capture import StreamCapture, ask_for_tokens, capture
 from agent_env.gateway.http import Receive, Send, dump, parse_object, reply, reply_error
@@ -121,9 +122,13 @@ class ModelCall:
         await send({"type": "http.response.body", "body": b""})
 
     def _take(self, response: dict[str, Any]) -> None:
+        record = self._record
         try:
-            capture(self._record, response, keep_logprobs=self._own_logprobs)
-        except (KeyError, TypeError, AttributeError):
+            capture(record, response, keep_logprobs=self._own_logprobs)
+            check_fields(record)
+        except (KeyError, TypeError, AttributeError, ProtocolError):
+            # A record that could not be read again would cost the whole episode.
+            record.prompt_token_ids = record.token_ids = record.logprobs = record.usage = record.finish_reason = None
             raise ProtocolError("the model's server answered with what is no chat completion") from None
 
     async def _keep(self, error: AgentEnvError | None = None, *, status: str | None = None) -> None:

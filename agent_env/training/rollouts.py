@@ -57,7 +57,11 @@ async def rollout(
     if run is not None and episodes:
         records = await run.collect(episode.id for episode in episodes)
         for episode in episodes:
-            episode.add(records[episode.id])
+            try:
+                episode.add(records[episode.id])
+            except AgentEnvError as error:
+                # What others told of this episode cannot be read: it has no data, and the rest of the batch is whole.
+                episode.fail(error)
     if score is not None:
         for episode in episodes:
             await _score(episode, score)

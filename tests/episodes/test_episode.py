@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -203,3 +204,25 @@ def test_the_drawn_tree_tells_who_asked_whom_what_it_took_and_what_it_earned() -
     ):
         assert expected in drawn, drawn
     assert drawn.index("uno") < drawn.index("bob@1.0.0")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [1],
+        {"kind": "episode", "id": 3},
+        {"kind": "episode", "id": "e1", "failures": [3]},
+        {"kind": "episode", "id": "e1", "failures": {}},
+        {"kind": "episode", "id": "e1", "failures": [{"boundary": "moon", "code": "x", "message": "y"}]},
+        {"kind": "episode", "id": "e1", "traces": [[]]},
+        {"kind": "episode", "id": "e1", "traces": [{"turns": 3}]},
+        {"kind": "episode", "id": "e1", "traces": [{"seat": [1]}]},
+        {"kind": "episode", "id": "e1", "traces": [{"turns": ["x"]}]},
+        {"kind": "episode", "id": "e1", "edges": ["x"]},
+        {"kind": "episode", "id": "e1", "rewards": None},
+        {"kind": "episode", "id": "e1", "info": []},
+    ],
+)
+def test_json_that_is_no_episode_is_refused(odd: Any) -> None:
+    with pytest.raises(ProtocolError):
+        Episode.from_json(odd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from agent_env.episodes import (
     RECORD_KINDS,
     CallRecord,
     EdgeRecord,
+    Episode,
     RewardRecord,
     TurnRecord,
     record_from_json,
+    render_tree,
 )
 from agent_env.episodes.records import record_id
 from agent_env.errors import ProtocolError
@@ -94,3 +97,62 @@ def test_each_record_but_a_reward_has_a_name_of_its_own() -> None:
     assert record_id(EdgeRecord("e1", "b@1.0.0")) == "e1"
     assert record_id(CallRecord("m1", "c1", "solver", "policy")) == "m1"
     assert record_id(RewardRecord("named", 1.0)) is None
+
+
+TURN = TurnRecord("c1", "a@1.0.0", "s1").to_json()
+CALL = CallRecord("k1", "c1", "solver", "policy").to_json()
+
+
+@pytest.mark.parametrize(
+    ("wire", "field", "value", "wanted"),
+    [
+        (TURN, "call_id", [1], "str"),
+        (TURN, "agent", None, "str"),
+        (TURN, "seat", [1], "str | None"),
+        (TURN, "started", "x", "float | None"),
+        (TURN, "started", True, "float | None"),
+        (TURN, "rewards", 5, "dict[str, Json] | None"),
+        (TURN, "usage", "x", "dict[str, Json] | None"),
+        (CALL, "token_ids", "zz", "list[int] | None"),
+        (CALL, "token_ids", [1, 2.5], "list[int] | None"),
+        (CALL, "token_ids", [True], "list[int] | None"),
+        (CALL, "logprobs", [-1.0, None], "list[float] | None"),
+        (CALL, "stream", 1, "bool"),
+        (CALL, "http_status", 200.5, "int | None"),
+        (RewardRecord("x").to_json(), "target", "moon", "Target"),
+        (RewardRecord("x").to_json(), "target", ["seat"], "Target"),
+        (EdgeRecord("x1", "b@1.0.0").to_json(), "callee_call_id", {}, "str | None"),
+    ],
+)
+def test_a_field_that_is_not_of_its_type_is_named(wire: dict[str, Any], field: str, value: Any, wanted: str) -> None:
+    told = re.escape(f"the field {field!r} of a {wire['kind']!r} record must be {wanted}, not {value!r}")
+    with pytest.raises(ProtocolError, match=told):
+        record_from_json({**wire, field: value})
+
+
+def test_whole_numbers_are_numbers() -> None:
+    turn = record_from_json({**TURN, "started": 3, "reward": 1})
+    assert isinstance(turn, TurnRecord) and (turn.started, turn.reward) == (3, 1)
+    call = record_from_json({**CALL, "logprobs": [-1, -0.5]})
+    assert isinstance(call, CallRecord) and call.logprobs == [-1, -0.5]
+
+
+@pytest.mark.parametrize("value", [[1], "text", None, 3])
+def test_what_is_no_object_is_no_record(value: Any) -> None:
+    with pytest.raises(ProtocolError, match="a 'turn' record is a JSON object, not"):
+        TurnRecord.from_json(value)
+
+
+@given(any_record, st.data())
+def test_whatever_a_field_holds_a_record_is_read_or_refused(record: Any, data: st.DataObject) -> None:
+    wire = record.to_json()
+    wire[data.draw(st.sampled_from(type(record).__match_args__))] = data.draw(json_values)
+    try:
+        read = record_from_json(wire)
+    except ProtocolError:
+        return
+    episode = Episode("e1" if read.episode is None else read.episode)
+    episode.add([read, {**TURN, "episode": episode.id, "started": 1.0}])
+    assert read in list(episode.records())
+    list(episode.tree().walk())
+    render_tree(episode)

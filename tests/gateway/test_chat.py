@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from agent_env.context import Run
+from agent_env.episodes import CallRecord, record_from_json
 from agent_env.gateway import RunHandle, SeatPolicy, running
 from agent_env.net import shared_http
 
@@ -291,3 +292,22 @@ async def test_a_journal_that_cannot_be_written_fails_the_call_and_not_the_gatew
     assert answer.status == 502 and "journal takes no record: File too large" in answer.body["error"]["message"]
     assert (await chat(run.episode("e2", "a"))).status == 200
     assert await records(run, "e1") == [] and len(await records(run, "e2")) == 1
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"usage": "much"},
+        {"prompt_token_ids": {"a": 1}},
+        {"choices": [{**COMPLETION["choices"][0], "token_ids": "zz"}]},
+        {"choices": [{**COMPLETION["choices"][0], "finish_reason": ["stop"]}]},
+    ],
+)
+async def test_fields_that_no_record_can_hold_are_no_completion_and_the_record_can_be_read(
+    run: RunHandle, upstream: Upstream, chat: Chat, odd: dict[str, Any]
+) -> None:
+    upstream.answer = {**COMPLETION, **odd}
+    assert (await chat(run.episode("e1", "a"))).status == 502
+    (record,) = (await run.collect(["e1"]))["e1"]
+    read = record_from_json(record)
+    assert isinstance(read, CallRecord) and read.status == "protocol_error" and read.token_ids is None
