@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_env_cards.compatibility import Verdict, is_subschema
-from agent_env_cards.compatibility.patterns import matching
+from agent_env_cards.compatibility.patterns import Undecidable, matches, matching
+from agent_env_cards.compatibility.work import TooLarge, limited, spend
 
 TEXT: Any = {"type": "string"}
 NODE: Any = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}}}
@@ -137,7 +138,9 @@ def test_a_strangers_pattern_cannot_stop_the_comparison(pattern: str) -> None:
     assert answered_within(3, closed, matched).answer == "unknown"
     assert answered_within(3, closed, dict(reversed(matched.items()))).answer == "unknown"
     assert answered_within(3, matched, closed).answer != "yes"
-    assert answered_within(3, {"enum": [name]}, {"type": "string", "pattern": pattern}).answer != "no"
+    # What the linear engine reads is decided; a reference backwards is beyond it.
+    alone = answered_within(3, {"enum": [name]}, {"type": "string", "pattern": pattern})
+    assert alone.answer == ("unknown" if r"\1" in pattern else "no")
     assert (
         answered_within(3, {"type": "string", "minLength": 300, "pattern": pattern}, {"maxLength": 9}).answer != "yes"
     )
@@ -219,3 +222,95 @@ def test_texts_made_for_a_pattern_match_it(parts: list[str]) -> None:
 @pytest.mark.parametrize("pattern", ["(?<=a)b", "[", "a{999999}", "(?P<n>a)", r"\Z", "*", "(a"])
 def test_patterns_that_are_not_understood_give_no_texts(pattern: str) -> None:
     assert matching(pattern) == []
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "pattern",
+    ["^" + "a?" * 28 + "a" * 28 + "$", "^" + "(a|b|ab)" * 30 + "$", "^([ab]|[ac]|[ad]|[ae]|[af]|[ag])*x$", "^(a?)*$"],
+)
+def test_a_pattern_with_many_ways_back_is_tried_without_going_back(pattern: str) -> None:
+    for text in ("a" * 27, "a" * 40 + "!"):
+        expected = pattern == "^(a?)*$" and "!" not in text
+        with limited(2_000):
+            assert matches(pattern, text) is expected
+    with limited(2_000), pytest.raises(Undecidable):
+        matches(pattern, "a" * 40 + "\n")
+    left = {"type": "string", "pattern": pattern, "minLength": 20}
+    assert answered_within(1, left, {"type": "string", "pattern": "^b$"}).answer in ("no", "unknown")
+    keyed = {"type": "object", "patternProperties": {pattern: TEXT}, "properties": {"a" * 27: {"type": "integer"}}}
+    assert answered_within(1, keyed, {"type": "object", "patternProperties": {pattern: TEXT}}).answer == "yes"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a?" * 40 + r"(?=b)", r"(?:a|b)*(?!c)", "x" * 513, "(?i)[a-\uffff]", r"[a&&b]*[c--d]*[e]*(a)*", "("]
+)
+def test_a_pattern_that_neither_engine_tries_safely_is_not_tried(pattern: str) -> None:
+    with pytest.raises(Undecidable):
+        matches(pattern, "a" * 60)
+
+
+PARTS = [
+    *("a", r"\d", r"\w+", "[a-c]*", "[^0-9]", "(x|y)", "(?:z|a)*", ".", "(a{2})+", "b{1,3}", "c*?", r"\.", r"\S?"),
+    *(r"[\]b]", "[]a[b]]", r"[\w.-]+", r"[a-c&&b]", r"\s*", r"(\d|\w)*", "$", "^", r"a\b"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(PARTS), max_size=5),
+    st.text("abcxyz019 .[]&_-", max_size=8),
+)
+def test_both_engines_agree(parts: list[str], text: str) -> None:
+    pattern = "".join(parts)
+    try:
+        # Long enough for the linear engine where it can take the pattern at all.
+        found = matches(pattern, text * 8)
+    except Undecidable:
+        return
+    assert found == (re.search(pattern, text * 8) is not None)
+
+
+@pytest.mark.timeout(20)
+def test_texts_for_a_pattern_stay_small() -> None:
+    for pattern in ("(((a{200}){200}){200}){200}", "a{200}" * 80, "(" * 8 + "a{200}" + "){200}" * 8):
+        assert all(len(text) <= 4_096 for text in matching(pattern))
+        assert answered_within(1, {"type": "string", "pattern": pattern}, {"maxLength": 3}).answer in ("no", "unknown")
+
+
+@pytest.mark.timeout(20)
+def test_long_enums_are_compared_by_sets() -> None:
+    some, more = list(range(800)), list(range(900))
+    assert answered_within(2, {"enum": some}, {"enum": more}).answer == "yes"
+    assert answered_within(2, {"enum": more}, {"enum": some}).answer == "no"
+    assert answered_within(2, {"enum": list(range(40_000))}, {"enum": list(range(1, 40_001))}).answer != "yes"
+    assert answered_within(2, {"enum": [[at] * 3 for at in range(9_000)]}, {"uniqueItems": True}).answer != "yes"
+
+
+def branching(count: int, leaf: Any) -> Any:
+    definitions: dict[str, Any] = {f"d{count}": leaf}
+    for at in range(count):
+        below = {"$ref": f"#/$defs/d{at + 1}"}
+        definitions[f"d{at}"] = {"anyOf": [below, {"type": "object", "properties": {"a": below, "b": below}}]}
+    return {"$ref": "#/$defs/d0", "$defs": definitions}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("count", [10, 22, 40])
+def test_references_that_branch_are_too_large_to_decide(count: int) -> None:
+    verdict = answered_within(2, branching(count, TEXT), branching(count, {"type": "string", "maxLength": 3}))
+    assert (verdict.answer, verdict.why) == ("unknown", "the schemas are too large to decide")
+    twice = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)}
+    doubled = {"$ref": "#/$defs/d0", "$defs": {**twice, "d40": {"type": "string", "format": "date"}}}
+    assert answered_within(2, {"enum": ["a", 1]}, doubled).answer != "yes"
+
+
+def test_steps_are_counted_within_a_limit_only() -> None:
+    spend(10**9)
+    with limited(5):
+        spend(5)
+        with limited(1), pytest.raises(TooLarge):
+            spend(2)
+        with pytest.raises(TooLarge):
+            spend()

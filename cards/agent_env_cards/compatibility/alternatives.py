@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from agent_env_cards.compatibility.dialect import TYPES, Document, Schema
 from agent_env_cards.compatibility.facts import Arrays, Numbers, Objects, Texts
 from agent_env_cards.compatibility.values import admits, exactly, key, kind_of
+from agent_env_cards.compatibility.work import spend
 
 Piece: TypeAlias = dict[str, Any]
 Pieces: TypeAlias = tuple[Piece, ...]
@@ -179,8 +180,7 @@ class Space:
 
     def _share_meaning(self, text: str) -> bool:
         """Tells whether the references in a schema's text mean the same in all documents, all the way down."""
-        roots = [document.root for document in self._documents]
-        definitions = {key(root.get("$defs", {})) for root in roots if isinstance(root, dict)}
+        definitions = {document.definitions for document in self._documents if isinstance(document.root, dict)}
         return len(definitions) == 1 and '"$ref"' not in _REFERENCE.sub("", text + definitions.pop())
 
     def _declared(self, pieces: Pieces) -> Pieces:
@@ -259,13 +259,16 @@ class Space:
         return found
 
     def _typed(self, pieces: Pieces, kinds: Iterable[str]) -> list[Alternative]:
+        spend(5 + 4 * len(pieces))
         for piece in pieces:
             types = piece.get("type")
             if types is not None:
                 kinds = [kind for kind in kinds if kind in types or (kind == "number" and "integer" in types)]
         enums = [piece["enum"] for piece in pieces if "enum" in piece]
         if enums:
-            values = {key(value): value for value in min(enums, key=len)}
+            least = min(enums, key=len)
+            spend(10 * len(least))
+            values = {key(value): value for value in least}
             found = [
                 Alternative(kind, (*pieces, exactly(value)), value)
                 for value in values.values()
@@ -303,6 +306,7 @@ def _product(left: list[Pieces], right: list[Pieces]) -> list[Pieces]:
     # Where there are too many combinations, what narrows further is left out: alternatives may say less.
     if len(left) * len(right) > MAX_ALTERNATIVES:
         return left
+    spend(sum(len(one) for one in left) * len(right) + sum(len(other) for other in right) * len(left))
     return [one + other for one in left for other in right]
 
 

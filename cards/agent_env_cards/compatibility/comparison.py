@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 
 from agent_env_cards.compatibility.alternatives import Space
 from agent_env_cards.compatibility.dialect import Document, Malformed, Schema, read
-from agent_env_cards.compatibility.entailment import Prover, TooLarge
+from agent_env_cards.compatibility.entailment import Prover
 from agent_env_cards.compatibility.failure import Failure
 from agent_env_cards.compatibility.values import key
 from agent_env_cards.compatibility.verdict import NO_WITNESS, Answer, Verdict
+from agent_env_cards.compatibility.work import PROOF_STEPS, SEARCH_STEPS, TooLarge, limited
 
 MAX_TRIED = 60
 MAX_KEPT = 4_000
-_TOO_LARGE = Verdict("unknown", "", "the schemas are too large to compare")
+_TOO_LARGE = Verdict("unknown", "", "the schemas are too large to decide")
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class Prepared:
 
     def warm(self) -> None:
         """Makes what comparisons with this schema on the right will need."""
-        self.document.holds(None)
+        _bounded(self, lambda: self.document.holds(None), None, SEARCH_STEPS)
 
     @cached_property
     def samples(self) -> list[Any]:
@@ -70,8 +71,16 @@ class Prepared:
             return []
         none: list[Any] = []
         prover = self.facing(self.document)
-        made = _bounded(lambda: list(prover.samples.extremes((self.document.root,))), none)
-        return [value for value in made if self.document.holds(value, formats=True) is True]
+        made = _bounded(self, lambda: list(prover.samples.extremes((self.document.root,))), none, SEARCH_STEPS)
+
+        def confirmed() -> list[Any]:
+            return [value for value in made if self.document.holds(value, formats=True) is True]
+
+        return _bounded(self, confirmed, none, SEARCH_STEPS)
+
+    def forget(self) -> None:
+        """Lets go of a proof that was broken off, with what it had only begun to work out."""
+        self._prover = None
 
 
 def compare(left: Prepared, right: Prepared) -> Verdict:
@@ -79,7 +88,7 @@ def compare(left: Prepared, right: Prepared) -> Verdict:
     verdict = _trivial(left, right)
     if verdict is not None:
         return verdict
-    verdict = _bounded(lambda: _decided(left, right.document), _TOO_LARGE)
+    verdict = _bounded(left, lambda: _decided(left, right.document), _TOO_LARGE)
     if verdict.answer == "unknown":
         for value in (_lacking(left, right), _refuting(left, right)):
             if value is not NO_WITNESS:
@@ -93,7 +102,7 @@ def answer(left: Prepared, right: Prepared) -> Answer:
         return "unknown"
     if _lacking(left, right) is not NO_WITNESS:
         return "no"
-    proven = _bounded(lambda: _unproven(left, right.document)[1] is None, False)
+    proven = _bounded(left, lambda: _unproven(left, right.document)[1] is None, False)
     if proven:
         return "yes"
     return "no" if _refuting(left, right) is not NO_WITNESS else compare(left, right).answer
@@ -103,7 +112,7 @@ def disjoint(left: Prepared, right: Prepared) -> Verdict:
     """Tells whether no value satisfies both schemas; "no" has one that does as its witness."""
     if left.fault is not None or right.fault is not None:
         return Verdict("unknown")
-    return _bounded(lambda: _met(left, right.document), _TOO_LARGE)
+    return _bounded(left, lambda: _met(left, right.document), _TOO_LARGE)
 
 
 def _trivial(left: Prepared, right: Prepared) -> Verdict | None:
@@ -145,7 +154,7 @@ def _refuting(left: Prepared, right: Prepared) -> Any:
     """A value of the left side's samples that the right side refuses."""
     # What has everything in it breaks more often than what has little.
     refused = (value for value in reversed(left.samples) if right.document.holds(value) is False)
-    return next(refused, NO_WITNESS)
+    return _bounded(left, lambda: next(refused, NO_WITNESS), NO_WITNESS, SEARCH_STEPS)
 
 
 def _met(left: Prepared, other: Document) -> Verdict:
@@ -162,8 +171,10 @@ def _tried(*sources: Iterator[Any]) -> Iterable[Any]:
     return chain.from_iterable(islice(source, MAX_TRIED) for source in sources)
 
 
-def _bounded(work: Callable[[], T], otherwise: T) -> T:
+def _bounded(left: Prepared, work: Callable[[], T], otherwise: T, steps: int = PROOF_STEPS) -> T:
     try:
-        return work()
+        with limited(steps):
+            return work()
     except (TooLarge, RecursionError):
+        left.forget()
         return otherwise

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
-from jsonschema.validators import extend
 
-from agent_env_cards.compatibility.patterns import Undecidable, is_risky, matches
+from agent_env_cards.compatibility.patterns import Undecidable, is_risky
+from agent_env_cards.compatibility.validation import Validator
+from agent_env_cards.compatibility.values import Values
+from agent_env_cards.compatibility.values import key as key_of
 
 Schema: TypeAlias = bool | dict[str, Any]
 
@@ -75,12 +76,17 @@ class Document:
     speaking: set[int] = field(default_factory=set[int])
 
     @cached_property
+    def definitions(self) -> str:
+        """What its references may lead to, as a text."""
+        return key_of(self.root.get("$defs", {}) if isinstance(self.root, dict) else {})
+
+    @cached_property
     def _plain(self) -> Any:
-        return _Validator(self.root)
+        return Validator(self.root)
 
     @cached_property
     def _with_formats(self) -> Any:
-        return _Validator(self.root, format_checker=FORMATS)
+        return Validator(self.root, format_checker=FORMATS)
 
     def holds(self, value: Any, *, formats: bool = False) -> bool | None:
         """Validates a value, with formats asserted or not; None where that cannot be decided here."""
@@ -90,24 +96,6 @@ class Document:
             return bool((self._with_formats if formats else self._plain).is_valid(value))
         except (Undecidable, RecursionError, OverflowError, re.error):
             return None
-
-
-def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not matches(pattern, value):
-        yield ValidationError("pattern")
-
-
-def _pattern_properties(validator: Any, patterns: dict[str, Any], value: Any, _: Any) -> Iterator[ValidationError]:
-    if isinstance(value, dict):
-        for pattern, schema in patterns.items():
-            for name, item in value.items():
-                if matches(pattern, name):
-                    yield from validator.descend(item, schema)
-
-
-_Validator: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"pattern": _pattern, "patternProperties": _pattern_properties}
-)
 
 
 def read(schema: Any, *, declared_only: bool = False, pool: dict[str, Schema] | None = None) -> Document:
@@ -193,7 +181,7 @@ class _Reader:
                 out[key] = [inner(item, index) for index, item in enumerate(_a(list, value, below))]
             elif key in _SUBSCHEMA_MAP:
                 out[key] = {name: inner(item, name) for name, item in _a(dict, value, below).items()}
-                # The validator joins these patterns into one and tries them itself.
+                # For `unevaluatedProperties` the validator tries these patterns itself.
                 if key == "patternProperties" and any(map(is_risky, value)):
                     self.document.closed = False
             elif key == "dependencies":
@@ -213,7 +201,7 @@ class _Reader:
             constant = out.pop("const")
             if "enum" in out:
                 out.setdefault("allOf", []).append({"enum": out["enum"]})
-            out["enum"] = [constant]
+            out["enum"] = Values([constant])
         if "if" not in out or ("then" not in out and "else" not in out):
             for key in ("if", "then", "else"):
                 out.pop(key, None)
@@ -335,7 +323,7 @@ def _finite(value: Any, at: str) -> Any:
 
 _SIMPLE: dict[str, Callable[[Any, str], Any]] = {
     "type": _types,
-    "enum": lambda value, at: _a(list, _finite(value, at), at),
+    "enum": lambda value, at: Values(_a(list, _finite(value, at), at)),
     "const": _finite,
     "$ref": _text,
     "$dynamicRef": _text,

@@ -21,19 +21,15 @@ from agent_env_cards.compatibility.failure import Failure, nothing
 from agent_env_cards.compatibility.keywords import brief, formatted, typed
 from agent_env_cards.compatibility.values import admits
 from agent_env_cards.compatibility.witness import Samples
+from agent_env_cards.compatibility.work import TooLarge, spend
 
-MAX_STEPS = 20_000
 MAX_DEPTH = 150
 MAX_SPLITS = 2
 MAX_DOUBTS = 3
 
 
-class TooLarge(Exception):
-    """The comparison takes more steps than it is given."""
-
-
 class Prover:
-    """Comparisons with one left side: what is proven, what is assumed now, and how many steps it took."""
+    """Comparisons with one left side: what is proven, and what is assumed now."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -44,7 +40,7 @@ class Prover:
         """Starts a comparison of other documents; what was proven for good stays known."""
         self.space.take(*documents)
         self._assumed: dict[tuple[frozenset[int], int], int] = {}
-        self._steps = self._depth = self._splits = self._doubts = 0
+        self._depth = self._splits = self._doubts = 0
         self._used = UNBOUNDED
 
     def subset(self, left: Sequence[Schema], right: Schema) -> Failure | None:
@@ -95,13 +91,13 @@ class Prover:
 
     def entails(self, left: Alternative, right: Schema) -> Failure | None:
         """Proves that every value of an alternative satisfies a schema."""
-        self._steps += 1
+        spend(10)
         if right is True:
             return None
         for piece in left.pieces:
             if piece is right:
                 return None
-        if self._steps > MAX_STEPS or self._depth > MAX_DEPTH:
+        if self._depth > MAX_DEPTH:
             raise TooLarge
         self._depth += 1
         try:
@@ -164,7 +160,7 @@ class Prover:
         if isinstance(right, bool):
             return Failure((), "nothing is allowed here", values)
         if left.value is not ABSENT and left.kind not in ("array", "object"):
-            if not admits(right, left.kind, left.value):
+            if not admits(right, left.kind, left.value, unsure=False):
                 return Failure((), f"{left.value!r} is not allowed: {brief(right)}", values)
         else:
             failure = typed(self, left, right, values)

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 import re
 import string
+import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
+from typing import Any
 
-_REPEAT = re.compile(r"[*+{]")
-_REPEATED_GROUP = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+from agent_env_cards.compatibility.work import spend
+
+MAX_PATTERN = 512
+MAX_TEXT = 4_096
+MAX_TRIES = 100_000
+_FEW_TRIES = 1_000
+_MAX_COPIES = 256
+
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\)?(?:[*+?]|\{(\d*)(,?)(\d*)\})|\|", re.DOTALL)
+# Flags are Python's alone, and a wide class without case takes it long to read.
+_FLAGS = re.compile(r"\(\?(?!P)[A-Za-z-]")
+_BACKWARD = re.compile(r"\\[1-9]|\(\?P=|\(\?\(")
+# What the linear engine reads in another way than Python's, or not at all.
+_FOREIGN = re.compile(r"\(\?[^:]|\\[^dwsDWS.\-/+*?()\[\]{}|^$\\ntr]|[*+?}]\+|\[\^?\]|\[(?:\\.|[^\]\\])*(?:\[|&&|--|~~)")
+# The linear engine tries these on printable ASCII alone, where they mean the same and stay small.
+_ASCII = {
+    r"\d": "[0-9]",
+    r"\D": "[^0-9]",
+    r"\w": "[0-9A-Za-z_]",
+    r"\W": "[^0-9A-Za-z_]",
+    r"\s": "[ ]",
+    r"\S": "[^ ]",
+}
 _CLASSES = {
     "d": string.digits,
     "w": string.ascii_lowercase + string.ascii_uppercase + string.digits + "_",
@@ -21,9 +47,85 @@ class Undecidable(Exception):
     """A pattern cannot be tried on a text here."""
 
 
+class _Plan:
+    """How a pattern is tried: with Python's engine where it has few ways to go back, else with one that never does."""
+
+    def __init__(self, pattern: str) -> None:
+        if _FLAGS.search(pattern):
+            raise Undecidable
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what Python may read as sets of characters some day
+                self._python = re.compile(pattern)
+        except (re.error, OverflowError, RecursionError):
+            raise Undecidable from None
+        self._pattern = pattern
+        self._anchored = pattern.startswith("^") and "|" not in pattern
+        self._nested = _BACKWARD.search(pattern) is not None
+        self._optional = self._repeats = 0
+        self._copies = 1
+        for token in _TOKEN.finditer(pattern):
+            text = token[0]
+            if text[0] in "\\[" or text == "(?":
+                continue
+            if text.endswith("}"):
+                least, comma, most = token.groups()
+                self._copies *= max(int(most or 0), int(least or 0), 1)
+                self._repeats += bool(comma)
+            elif text[-1] in "*+":
+                self._repeats += 1
+            else:
+                self._optional += 1
+            self._nested = self._nested or (text[0] == ")" and text[-1] != "?")
+        self._linear = self._linear_engine()
+        self.steps = 1 + len(pattern) // 2 + (0 if self._linear is None else self._copies)
+
+    def tries(self, length: int) -> int:
+        """A bound on how many ways Python's engine may go through a text before it gives up."""
+        if self._nested or self._optional > 20 or self._repeats > 6:
+            return MAX_TRIES + 1
+        each = 1 + min(length, len(self._pattern)) // 8
+        ways: int = (length + 1) ** (self._repeats + (not self._anchored)) * 2**self._optional
+        return ways * each
+
+    @property
+    def risky(self) -> bool:
+        """Whether Python's engine may take more steps than a small multiple of the length of a text."""
+        starts = not self._anchored and (self._repeats or self._optional)
+        return self._nested or self._repeats + bool(starts) > 1 or self._optional > 4
+
+    def found_in(self, text: str) -> bool:
+        tries = self.tries(len(text))
+        if tries > _FEW_TRIES and self._linear is not None and text.isascii() and text.isprintable():
+            spend(len(text) * self._copies // 64)
+            return bool(self._linear.isinstance_python(text))
+        if tries > MAX_TRIES:
+            raise Undecidable
+        spend(tries // 32)
+        return self._python.search(text) is not None
+
+    def _linear_engine(self) -> Any:
+        if self._copies > _MAX_COPIES or _BACKWARD.search(self._pattern) or _FOREIGN.search(self._pattern):
+            return None
+        pattern = re.sub(r"\\.", lambda escape: _ASCII.get(escape[0], escape[0]), self._pattern)
+        try:
+            return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+        except SchemaError:
+            return None
+
+
+@lru_cache(maxsize=1_024)
+def _plan(pattern: str) -> _Plan | None:
+    try:
+        return _Plan(pattern)
+    except Undecidable:
+        return None
+
+
 def is_risky(pattern: str) -> bool:
-    """Tells whether trying a pattern on a text may take more steps than the square of its length."""
-    return _REPEATED_GROUP.search(pattern) is not None or len(_REPEAT.findall(pattern)) > 2
+    """Tells whether trying a pattern with Python's engine may take more steps than a text has characters."""
+    plan = _plan(pattern) if len(pattern) <= MAX_PATTERN else None
+    return plan is None or plan.risky
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -32,17 +134,21 @@ def matches(pattern: str, text: str) -> bool:
     Raises `Undecidable` for what is no regular expression in Python, and for what may take too many steps on this
     text: patterns and texts come from strangers' cards.
     """
-    if len(text) > 12 and (_REPEATED_GROUP.search(pattern) or len(text) ** len(_REPEAT.findall(pattern)) > 1_000_000):
+    if len(pattern) > MAX_PATTERN or len(text) > 100 * MAX_TEXT:
         raise Undecidable
-    try:
-        return re.search(pattern, text) is not None
-    except (re.error, OverflowError, RecursionError):
-        raise Undecidable from None
+    plan = _plan(pattern)
+    spend(len(pattern) if plan is None else plan.steps)
+    if plan is None:
+        raise Undecidable
+    return plan.found_in(text)
 
 
 def matching(pattern: str, limit: int = 4) -> list[str]:
     """A few texts that match a pattern; none for a pattern with parts that are not understood here."""
     found: list[str] = []
+    if len(pattern) > MAX_PATTERN:
+        return found
+    spend(4 * len(pattern))
     try:
         for text in islice(_Reader(pattern).choices(), 64):
             if text not in found and matches(pattern, text):
@@ -86,6 +192,8 @@ class _Reader:
         while self._peek() not in ("", "|", ")"):
             part = self._repeated(self._atom())
             found = [one + other for other in part[:4] for one in found[:8]]
+            if max(map(len, found), default=0) > MAX_TEXT:
+                raise ValueError
         return found
 
     def _atom(self) -> list[str]:
@@ -160,7 +268,7 @@ class _Reader:
             return options
         if self._peek() == "?":
             self._next()
-        if least > 200:
+        if least > 200 or max(map(len, options), default=0) * (least + 2) > MAX_TEXT:
             raise ValueError
         counts = dict.fromkeys((least, min(most, least + 2)))
         return [option * count for count in counts for option in options]

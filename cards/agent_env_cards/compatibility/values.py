@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from agent_env_cards.compatibility.patterns import Undecidable, matches
+from agent_env_cards.compatibility.work import spend
+
+
+class Values(list[Any]):
+    """The values of an `enum`, with their keys made once."""
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The keys of all values."""
+        return frozenset(map(key, self))
 
 
 def kind_of(value: Any) -> str:
@@ -22,7 +33,15 @@ def kind_of(value: Any) -> str:
 
 def key(value: Any) -> str:
     """A text that two JSON values share exactly when JSON Schema calls them equal: 1 is 1.0 and is not true."""
-    return json.dumps(_plain(value), sort_keys=True)
+    text = json.dumps(_plain(value), sort_keys=True)
+    spend(2 + len(text) // 12)
+    return text
+
+
+def is_one_of(value: Any, values: list[Any]) -> bool:
+    """Tells whether a value is equal to one of several."""
+    keys = values.keys if isinstance(values, Values) else frozenset(map(key, values))
+    return key(value) in keys
 
 
 def _plain(value: Any) -> Any:
@@ -38,27 +57,35 @@ def _plain(value: Any) -> Any:
 def exactly(value: Any) -> dict[str, Any]:
     """The schema of one value, in the keywords of its type."""
     if isinstance(value, str):
-        return {"enum": [value], "minLength": len(value), "maxLength": len(value)}
+        return {"enum": Values([value]), "minLength": len(value), "maxLength": len(value)}
     if isinstance(value, list):
         unique = len({key(item) for item in value}) == len(value)
         size = {"minItems": len(value), "maxItems": len(value), "uniqueItems": unique}
-        return {"enum": [value], "prefixItems": [{"enum": [item]} for item in value], "items": False, **size}
+        return {
+            "enum": Values([value]),
+            "prefixItems": [{"enum": Values([item])} for item in value],
+            "items": False,
+            **size,
+        }
     if isinstance(value, dict):
-        properties = {name: {"enum": [item]} for name, item in value.items()}
+        properties = {name: {"enum": Values([item])} for name, item in value.items()}
         closed = {"required": list(value), "additionalProperties": False}
-        return {"enum": [value], "properties": properties, **closed}
+        return {"enum": Values([value]), "properties": properties, **closed}
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return {"enum": [value], "minimum": value, "maximum": value}
-    return {"enum": [value]}
+        return {"enum": Values([value]), "minimum": value, "maximum": value}
+    return {"enum": Values([value])}
 
 
-def admits(piece: dict[str, Any], kind: str, value: Any) -> bool:
-    """Tells whether a value satisfies the keywords of its own type; of arrays and objects only `type` and `enum`."""
+def admits(piece: dict[str, Any], kind: str, value: Any, *, unsure: bool = True) -> bool:
+    """Tells whether a value satisfies the keywords of its own type; of arrays and objects only `type` and `enum`.
+
+    `unsure` is the answer where only a pattern that cannot be tried is left.
+    """
     types = piece.get("type")
     whole = kind == "number" and value == int(value)
     if types is not None and kind not in types and not (whole and "integer" in types):
         return False
-    if "enum" in piece and all(key(value) != key(one) for one in piece["enum"]):
+    if "enum" in piece and not is_one_of(value, piece["enum"]):
         return False
     if kind == "number":
         return (
@@ -70,7 +97,7 @@ def admits(piece: dict[str, Any], kind: str, value: Any) -> bool:
     if kind == "string":
         if not piece.get("minLength", 0) <= len(value) <= piece.get("maxLength", len(value)):
             return False
-        return "pattern" not in piece or _perhaps(piece["pattern"], value)
+        return "pattern" not in piece or _perhaps(piece["pattern"], value, unsure)
     return True
 
 
@@ -87,8 +114,8 @@ def divides(step: float | Fraction, number: float | Fraction) -> bool:
     return other % one == 0
 
 
-def _perhaps(pattern: str, text: str) -> bool:
+def _perhaps(pattern: str, text: str, unsure: bool) -> bool:
     try:
         return matches(pattern, text)
     except Undecidable:
-        return True
+        return unsure

@@ -16,6 +16,7 @@ from agent_env_cards.compatibility.dialect import Schema
 from agent_env_cards.compatibility.facts import UNBOUNDED, Numbers
 from agent_env_cards.compatibility.patterns import Undecidable, matches, matching
 from agent_env_cards.compatibility.values import divides, exact, exactly, key, kind_of
+from agent_env_cards.compatibility.work import spend
 
 MAX_DEPTH = 8
 MAX_LENGTH = 400
@@ -69,6 +70,7 @@ class Samples:
     def objects(self, left: Alternative, forced: Mapping[str, Any], depth: int = 0) -> Iterator[Any]:
         """The smallest object of an alternative that has the forced properties."""
         objects = left.objects
+        spend(5 + len(objects.named) // 4 + len(forced))
         built = dict(forced)
         optional = (name for name in (*sorted(objects.named), *self.fresh(left, (), 64)) if name not in built)
         needed = [name for name in sorted(objects.required) if name not in built]
@@ -132,6 +134,7 @@ class Samples:
     def _of(self, left: Alternative, hints: list[Any], depth: int) -> Iterator[Any]:
         unwanted = [piece["not"] for piece in left.pieces if "not" in piece]
         for value in self._typed(left, hints, depth):
+            spend(10)
             this = Alternative(kind_of(value), (exactly(value),), value)
             if not any(self._satisfies(this, schema) for schema in unwanted):
                 yield value
