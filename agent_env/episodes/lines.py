@@ -76,27 +76,36 @@ class LineFile:
 
 
 class LineReader:
-    """Reads the JSON lines of a file, `(offset, value)` each.
+    """Reads the JSON lines of a file, `(offset, object)` each; `number` is that of the line read last, from 1.
 
-    A last line without an end is passed over, and `torn` says how many bytes it has; any other line that is not JSON
-    raises `ProtocolError` with its number.
+    A last line without an end is passed over, and `torn` says how many bytes it has; any other line that is not a JSON
+    object raises `ProtocolError` with its number.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.torn = 0
+        self.number = 0
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         offset = 0
         self.torn = 0
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for self.number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     self.torn = len(line)
                     return
                 try:
                     value = json.loads(line)
                 except ValueError:
-                    raise ProtocolError(f"line {number} of {str(self.path)!r} is not JSON") from None
+                    raise self.refusal("is not JSON") from None
+                except RecursionError:
+                    raise self.refusal("is nested too deeply to be read") from None
+                if not isinstance(value, dict):
+                    raise self.refusal("is not a JSON object")
                 yield offset, value
                 offset += len(line)
+
+    def refusal(self, why: str) -> ProtocolError:
+        """The error that the line read last deserves."""
+        return ProtocolError(f"line {self.number} of {str(self.path)!r} {why}")

@@ -10,6 +10,7 @@ from typing import Self
 
 from agent_env.episodes.episode import Episode
 from agent_env.episodes.lines import LineFile, LineReader
+from agent_env.errors import ProtocolError
 
 
 class EpisodeWriter:
@@ -47,7 +48,7 @@ class EpisodeWriter:
 class EpisodeReader:
     """Reads the episodes of a file, oldest first; `torn` says how many bytes of an unfinished last line there are.
 
-    Raises `ProtocolError` for a line that is no episode.
+    Raises `ProtocolError`, with the number of the line, for one that is no episode.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -60,7 +61,11 @@ class EpisodeReader:
 
     def __iter__(self) -> Iterator[Episode]:
         for _, value in self._lines:
-            yield Episode.from_json(value)
+            try:
+                episode = Episode.from_json(value)
+            except ProtocolError as error:
+                raise self._lines.refusal(f"is no episode: {error.message}") from None
+            yield episode
 
 
 def find_episode(path: str | Path, episode: str) -> Episode | None:

@@ -88,13 +88,16 @@ class Journal:
 
     def _load(self, run: str, proof: str) -> None:
         last: tuple[str, int] | None = None
-        for offset, value in LineReader(self._file.path):
+        lines = LineReader(self._file.path)
+        for offset, value in lines:
             if offset == 0:
                 if not hmac.compare_digest(str(value.get("secret_sha256")), proof):
                     raise Forbidden(f"the run {run!r} was opened with another secret; choose another name")
                 continue
             if last is not None:
                 self._index(*last, offset - last[1])
+            if "episode" not in value:
+                raise lines.refusal("is no record of an episode")
             last = str(value["episode"]), offset
         if last is not None:
             self._index(*last, self._file.size - last[1])

@@ -72,6 +72,31 @@ def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path)
         list(LineReader(path))
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"[1]", "is not a JSON object"),
+        (b"3", "is not a JSON object"),
+        (b'{"kind":"episode","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "is nested too deeply to be read"),
+        (b"", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b'{"kind":"turn"}', "is no episode: an episode has the kind"),
+        (b'{"kind":"episode"}', "is no episode: a 'episode' record lacks id"),
+        (b'{"kind":"episode","id":"e","traces":[3]}', "is no episode: a trace is a JSON object"),
+    ],
+)
+def test_a_line_that_is_no_episode_is_told_with_its_number(tmp_path: Path, line: bytes, why: str) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeWriter(path) as store:
+        store.append([make("one"), make("two")])
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    episodes = iter(EpisodeReader(path))
+    assert [next(episodes).id, next(episodes).id] == ["one", "two"]
+    with pytest.raises(ProtocolError, match=rf"line 3 of .*episodes\.jsonl' {why}"):
+        next(episodes)
+
+
 def test_lines_are_read_where_they_were_written(tmp_path: Path) -> None:
     file = LineFile(tmp_path / "lines.jsonl")
     first, second = file.append(b"one\n"), file.append(b"three\n")

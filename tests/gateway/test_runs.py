@@ -313,6 +313,22 @@ async def test_a_later_gateway_has_all_that_was_acknowledged(
     assert run.secret not in text and (tmp_path / "r1.jsonl").stat().st_mode & 0o077 == 0
 
 
+async def test_a_journal_with_a_line_that_is_no_record_is_not_opened(tmp_path: Path, serve: Serve) -> None:
+    seats = {"a": SeatPolicy("A", ("http://h/v1",))}
+    async with serve(tmp_path) as gateway:
+        async with await RunHandle.open(gateway, ADMIN, seats, run="r1") as run:
+            await RunRecorder(run.episode("e1", "a")).record([TURN])
+        for line, why in ((b"[1]\n", "not a JSON object"), (b"{}\n", "no record of an episode")):
+            journal = tmp_path / "r1.jsonl"
+            whole = journal.read_bytes()
+            journal.write_bytes(whole + line)
+            with pytest.raises(ProtocolError, match=rf"line 3 of .*r1\.jsonl' is {why}"):
+                await RunHandle.open(gateway, ADMIN, seats, run="r1", secret=run.secret)
+            journal.write_bytes(whole)
+        async with await RunHandle.open(gateway, ADMIN, seats, run="r1", secret=run.secret) as again:
+            assert (await again.collect(["e1"]))["e1"] == [TURN]
+
+
 async def test_a_closed_run_takes_nothing_and_its_journal_stays_unless_it_is_dropped(
     tmp_path: Path, upstream: Upstream, chat: Chat, serve: Serve
 ) -> None:
