@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import anyio
 import pytest
@@ -174,3 +176,48 @@ def test_cancelled_takers_leave_the_budget_whole(calls: int, takers: int, cancel
         assert budget.left == calls
 
     asyncio.run(main())
+
+
+def test_loops_of_several_threads_share_a_budget_and_wake_each_other() -> None:
+    budget = Budget(8)
+
+    async def call() -> None:
+        for _ in range(2):
+            grant = await budget.take()
+            await asyncio.sleep(0.01)
+            budget.give_back(grant, left=grant.calls)
+
+    async def in_time() -> None:
+        # A loop that is not woken up waits for its next timer, which here is this one.
+        async with asyncio.timeout(20):
+            await call()
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=lambda: asyncio.run(in_time())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert time.monotonic() - began < 5
+    assert budget.left == 0
+
+
+def test_a_loop_that_ended_while_it_waited_gives_its_share_back() -> None:
+    budget = Budget(2)
+
+    async def hold() -> Grant:
+        return await budget.take()
+
+    async def wait_and_end() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await budget.take()
+
+    grant = asyncio.run(hold())
+    asyncio.run(wait_and_end())
+
+    async def go_on() -> None:
+        budget.give_back(grant, left=grant.calls)
+        assert (await asyncio.wait_for(budget.take(), 5)).calls == 0
+
+    asyncio.run(go_on())
