@@ -232,9 +232,9 @@ def read(kind: type[R], value: Mapping[str, Json]) -> R:
 def check_fields(record: Any) -> None:
     """Raises `ProtocolError` when a field is not of the type that its annotation tells: JSON of others is not trusted."""
     kind: Any = type(record)
-    for name, fits, wanted in _checks(kind):
+    for name, plain, fits, wanted in _checks(kind):
         value = getattr(record, name)
-        if not fits(value):
+        if type(value) not in plain and not fits(value):
             raise ProtocolError(f"the field {name!r} of a {_name(kind)!r} record must be {wanted}, not {value!r:.80}")
 
 
@@ -242,16 +242,27 @@ _Fits: TypeAlias = Callable[[Any], bool]
 
 
 @cache
-def _checks(kind: type[Any]) -> tuple[tuple[str, _Fits, str], ...]:
+def _checks(kind: type[Any]) -> tuple[tuple[str, frozenset[Any], _Fits, str], ...]:
+    """Of each field that is not of any type: its name, classes whose values all fit, a test for the rest, and what is
+    wanted."""
     hints = get_type_hints(kind)
-    return tuple((name, _fitting(hints[name]), kind.__annotations__[name]) for name in kind.__match_args__)
+    checked = [
+        (name, hints[name], kind.__annotations__[name]) for name in kind.__match_args__ if hints[name] is not Any
+    ]
+    return tuple((name, _plain(hint), _fitting(hint), wanted) for name, hint, wanted in checked)
+
+
+def _plain(hint: Any) -> frozenset[Any]:
+    if get_origin(hint) is UnionType:
+        return frozenset[Any]().union(*map(_plain, get_args(hint)))
+    if get_origin(hint) is dict:
+        return frozenset({dict})
+    return frozenset({int, float} if hint is float else {hint} if isinstance(hint, type) else ())
 
 
 def _fitting(hint: Any) -> _Fits:
     """A test of values against an annotation, as deep as the readers of records rely on it."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return lambda value: True
     if origin is UnionType:
         parts = [_fitting(part) for part in arguments]
         return lambda value: any(fits(value) for fits in parts)
