@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,7 @@ CONTEXT_KEYS = ("traceparent", "baggage")
 RUN_HEADER = "Agent-Env-Run"
 
 _PREFIX = "agent-env."
+_NUMBER = re.compile(r"[+-]?[0-9]{1,15}")
 _TRACE = TraceContextTextMapPropagator()
 _BAGGAGE = W3CBaggagePropagator()
 _ROOT_SPAN = "0000000000000001"
@@ -66,7 +68,13 @@ def extract(carrier: Mapping[str, Any]) -> CallContext:
 
     Raises `InvalidArguments` for a value of ours that cannot be read. Foreign entries are ignored.
     """
-    known = {key: str(carrier[key]) for key in CONTEXT_KEYS if carrier.get(key)}
+    known: dict[str, str] = {}
+    for key in CONTEXT_KEYS:
+        value = carrier.get(key)
+        if value and not isinstance(value, str):
+            raise InvalidArguments(f"the context's {key} must be a string, not a {type(value).__name__}")
+        if value:
+            known[key] = value
     if not known:
         return CallContext()
     span = trace.get_current_span(_TRACE.extract(known, Context())).get_span_context()
@@ -89,10 +97,11 @@ def _number(values: Mapping[str, str], key: str) -> int | None:
     text = values.get(key)
     if text is None:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidArguments(f"the baggage entry {_PREFIX}{key} must be a whole number, not {text!r}") from None
+    if not _NUMBER.fullmatch(text):
+        raise InvalidArguments(
+            f"the baggage entry {_PREFIX}{key} must be a whole number of at most 15 digits, not {text!r:.100}"
+        )
+    return int(text)
 
 
 def _link(entry: str) -> Link:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -101,3 +102,16 @@ def test_a_run_survives_its_round_trip(
 def test_a_header_that_is_no_run_is_refused(header: str) -> None:
     with pytest.raises(InvalidArguments, match="Agent-Env-Run"):
         decode_run(header)
+
+
+@pytest.mark.parametrize("key", ["ms", "calls"])
+@pytest.mark.parametrize("digits", ["9" * 400, "1e3", "1_0", "\u0661", "-", "x"])
+def test_a_number_that_no_clock_holds_is_the_callers_mistake(key: str, digits: str) -> None:
+    with pytest.raises(InvalidArguments, match="whole number"):
+        extract({"baggage": f"agent-env.{key}={quote(digits)}"})
+
+
+@pytest.mark.parametrize("value", [7, ["a"], {"a": 1}])
+def test_a_context_of_anything_but_strings_is_the_callers_mistake(value: object) -> None:
+    with pytest.raises(InvalidArguments, match="must be a string"):
+        extract({"baggage": value})
