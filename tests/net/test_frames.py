@@ -46,10 +46,15 @@ def test_what_is_no_json_is_refused_before_it_is_sent(value: Any) -> None:
         encode_message({"a": value})
 
 
-@pytest.mark.parametrize("frame", ["{", "3", "[1]", '"x"', b"\xff"])
+@pytest.mark.parametrize("frame", ["{", "3", "[1]", '"x"', b"\xff", "[" * 100_000, '{"a": NaN}', '{"a": -Infinity}'])
 def test_what_is_no_frame_breaks_the_protocol(frame: str | bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_frame(frame)
+
+
+def test_a_number_that_json_has_not_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode_message({"a": float("nan")})
 
 
 def test_a_single_message_need_not_be_in_an_array() -> None:

@@ -24,6 +24,7 @@ from agent_env.errors import (
 )
 from agent_env.net.frames import (
     ACK_EVERY,
+    ACK_LENGTH,
     RESUME_SECONDS,
     SUBPROTOCOL,
     WINDOW,
@@ -76,6 +77,7 @@ class Connection:
         self._resume_seconds = RESUME_SECONDS
         self._seen = 0
         self._acked = 0
+        self._unacked_length = 0
 
     async def call(
         self, verb: str, arguments: Mapping[str, Any], outgoing: Outgoing, on_event: OnEvent | None
@@ -221,7 +223,7 @@ class Connection:
                 self._pending += [encode_message(message) for message in (*taken, *cancels)]
                 self._wake.set()
                 await socket.send_str(encode_frame([{"resume": resume, "seen": self._seen}]))
-                self._acked = self._seen
+                self._acked, self._unacked_length = self._seen, 0
             writer = asyncio.get_running_loop().create_task(self._write(socket))
             try:
                 async for message in socket:
@@ -230,6 +232,9 @@ class Connection:
                     received = True
                     for item in decode_frame(message.data):
                         self._receive(item)
+                    self._unacked_length += len(message.data)
+                    if self._must_acknowledge():
+                        self._wake.set()
             finally:
                 writer.cancel()
             if socket.close_code is not None and socket.close_code in (1003, 1008, 1009):
@@ -254,13 +259,18 @@ class Connection:
                 await self._wake.wait()
                 self._wake.clear()
                 texts, self._pending = self._pending, []
-                if self._seen - self._acked >= ACK_EVERY or (self._seen > self._acked and not self._calls):
-                    self._acked = self._seen
+                if self._must_acknowledge() or (self._seen > self._acked and not self._calls):
+                    self._acked, self._unacked_length = self._seen, 0
                     texts.append(encode_message({"ack": self._seen}))
                 for frame in pack(texts, self._max_frame):
                     await socket.send_str(frame)
         except (ConnectionError, RuntimeError):
             return  # the reading side sees the same break and decides what comes of it
+
+    def _must_acknowledge(self) -> bool:
+        return self._seen - self._acked >= ACK_EVERY or (
+            self._seen > self._acked and self._unacked_length >= ACK_LENGTH
+        )
 
     def _receive(self, message: dict[str, Any]) -> None:
         seq = message.get("seq")
@@ -268,8 +278,6 @@ class Connection:
             if seq <= self._seen:
                 return
             self._seen = seq
-            if seq - self._acked >= ACK_EVERY:
-                self._wake.set()
         if "hello" in message:
             digest = message["hello"].get("digest")
             if self._digest is not None and digest is not None and digest != self._digest:

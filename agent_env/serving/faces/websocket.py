@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -21,16 +20,18 @@ from starlette.websockets import WebSocket, WebSocketState
 from agent_env.context import Principal
 from agent_env.errors import (
     AgentEnvError,
+    AgentFailed,
     AtCapacity,
     InvalidArguments,
     MessageTooLarge,
     NotSupported,
     ProtocolError,
 )
-from agent_env.net.frames import RESUME_SECONDS, SUBPROTOCOL, WINDOW, decode_frame, encode_frame
+from agent_env.net.frames import RESUME_SECONDS, SUBPROTOCOL, WINDOW, decode_frame
 from agent_env.runtime.parts import encode_event
 from agent_env.runtime.verbs import perform
 from agent_env.serving.faces.contract import Site
+from agent_env.serving.faces.websocket_outbox import Outbox
 from agent_env_wrappers.contract import Event
 
 log = logging.getLogger("agent_env.serving")
@@ -39,6 +40,12 @@ PATH = "/v1/ws"
 
 MAX_CALLS = 4096
 """Calls that one connection may have in flight."""
+
+MAX_STRAYS = 8
+"""Messages that are none of this protocol which a connection answers; with one more it is closed."""
+
+ROOM_SECONDS = 5.0
+"""How long a new call waits for the client to acknowledge what it has, before it is refused."""
 
 
 class WebSocketFace:
@@ -50,8 +57,10 @@ class WebSocketFace:
         self.address = site.address
         self.resume_seconds = resume_seconds
         self.max_frame = site.runtime.definition.limits.max_request_bytes
+        self.max_held = 4 * site.runtime.definition.limits.max_message_bytes
         self.digest = site.card.digest()
         self.connections: dict[str, Connection] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def routes(self) -> Sequence[BaseRoute]:
         """The socket, and what a plain request for it is told."""
@@ -66,6 +75,8 @@ class WebSocketFace:
             for connection in list(self.connections.values()):
                 connection.abandon()
                 await connection.closed()
+            for task in self._closing:
+                task.cancel()
 
     async def explain(self, request: Request) -> Response:
         """Answers a request without an upgrade: with the error that a handshake would get, or how to make one."""
@@ -97,35 +108,59 @@ class WebSocketFace:
         first = True
         while True:
             message = await websocket.receive()
+            connection = websocket.state.connection
+            if not connection.speaks_through(websocket) and message["type"] != "websocket.disconnect":
+                continue  # closed by us, or resumed on another socket; it is read until it agrees to be closed
             if message["type"] == "websocket.disconnect":
-                if message.get("code") in (1000, 1001):
-                    websocket.state.connection.abandon()
+                if connection.speaks_through(websocket) and message.get("code") in (1000, 1001):
+                    connection.abandon()
                 return
             frame = message.get("text") or message.get("bytes") or ""
             try:
                 if len(frame) > self.max_frame:
                     raise MessageTooLarge(f"the frame has {len(frame)} characters; send less in one frame")
                 messages = decode_frame(frame)
+                if first and messages and "resume" in messages[0]:
+                    self._resume(websocket, messages.pop(0))
             except AgentEnvError as error:
-                await websocket.close(1009 if isinstance(error, MessageTooLarge) else 1003, error.message[:120])
-                websocket.state.connection.abandon()
+                await websocket.close(1009 if isinstance(error, MessageTooLarge) else 1003, _reason(error.message))
+                connection.abandon()
                 return
-            if first and messages and "resume" in messages[0]:
-                self._resume(websocket, messages.pop(0))
             first = False
             for item in messages:
                 websocket.state.connection.receive(item)
 
     def _resume(self, websocket: WebSocket, message: Mapping[str, Any]) -> None:
         fresh: Connection = websocket.state.connection
+        seen = message.get("seen", 0)
+        if not isinstance(seen, int):
+            raise ProtocolError("'seen' must be the number of the last message that was received")
         found = self.connections.get(str(message["resume"]))
         if found is None or found.principal != fresh.principal:
             fresh.send({"resumed": False})
             return
         fresh.detach(websocket)
         fresh.abandon()
-        found.acknowledge(int(message.get("seen", 0)))
+        found.acknowledge(seen)
         found.attach(websocket, resumed=True)
+
+    def close(self, websocket: WebSocket, reason: str) -> None:
+        """Closes a socket whose client broke the rules (RFC 6455: 1008), without waiting for it to agree."""
+        task = asyncio.get_running_loop().create_task(_close(websocket, reason))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _close(websocket: WebSocket, reason: str) -> None:
+    try:
+        await websocket.close(1008, _reason(reason))
+    except (RuntimeError, OSError):
+        log.debug("a socket was gone before it was closed")
+
+
+def _reason(text: str) -> str:
+    """As much of a text as a close frame holds: 123 bytes."""
+    return text.encode("utf-8", "replace")[:120].decode("utf-8", "ignore")
 
 
 class _Flow:
@@ -158,11 +193,10 @@ class Connection:
         self._face = face
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._flows: dict[int, _Flow] = {}
-        self._sent: deque[dict[str, Any]] = deque()
+        self._outbox = Outbox(face.max_held)
         self._answered: set[int] = set()
-        self._pending: list[dict[str, Any]] = []
-        self._seq = 0
-        self._wake = asyncio.Event()
+        self._strays = 0
+        self._refused = False
         self._writer: asyncio.Task[None] | None = None
         self._websocket: WebSocket | None = None
         self._orphaned: asyncio.TimerHandle | None = None
@@ -173,7 +207,9 @@ class Connection:
     def attach(self, websocket: WebSocket, *, resumed: bool = False) -> None:
         """Speaks through this socket from now on."""
         if self._websocket is not None:
-            self.detach(self._websocket)
+            old = self._websocket
+            self.detach(old)
+            self._face.close(old, "the connection was resumed on another socket")
         if self._orphaned is not None:
             self._orphaned.cancel()
             self._orphaned = None
@@ -186,9 +222,12 @@ class Connection:
             "max_frame": self._face.max_frame,
             "digest": self._face.digest,
         }
-        self._pending = [{"resumed": True}, *self._sent] if resumed else [{"hello": hello}]
-        self._wake.set()
+        self._outbox.begin({"resumed": True} if resumed else {"hello": hello}, again=resumed)
         self._writer = asyncio.get_running_loop().create_task(self._write(websocket))
+
+    def speaks_through(self, websocket: WebSocket) -> bool:
+        """Whether this is the connection's socket now."""
+        return self._websocket is websocket
 
     def detach(self, websocket: WebSocket) -> None:
         """Lets go of a socket; calls run on for `resume_seconds`."""
@@ -197,7 +236,7 @@ class Connection:
         self._websocket = None
         if self._writer is not None:
             self._writer.cancel()
-        if not self._calls and not self._sent:
+        if not self._calls and not self._outbox.unacknowledged:
             self._face.connections.pop(self.id, None)
         elif self.id in self._face.connections:
             loop = asyncio.get_running_loop()
@@ -212,6 +251,16 @@ class Connection:
         for task in self._calls.values():
             task.cancel()
 
+    def _refuse(self, reason: str) -> None:
+        """Closes the socket of a client that keeps to no bound, and lets go of all that it made the server hold."""
+        websocket = self._websocket
+        if websocket is not None:
+            self.detach(websocket)
+            self._face.close(websocket, reason)
+        self.abandon()
+        self._refused = True
+        self._outbox.clear()
+
     async def closed(self) -> None:
         """Returns when every call of the connection has ended."""
         if self._calls:
@@ -220,37 +269,39 @@ class Connection:
     async def _write(self, websocket: WebSocket) -> None:
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                messages, self._pending = self._pending, []
-                if messages and websocket.application_state is WebSocketState.CONNECTED:
-                    await websocket.send_text(encode_frame(messages))
+                await self._outbox.wake.wait()
+                self._outbox.wake.clear()
+                frame = self._outbox.take()
+                if frame is not None and websocket.application_state is WebSocketState.CONNECTED:
+                    await websocket.send_text(frame)
         except (RuntimeError, OSError):
             log.debug("connection %s lost its socket while writing", self.id[:6])
 
     def send(self, message: dict[str, Any]) -> None:
         """Queues a message; several go out in one frame when the socket is busy."""
-        self._pending.append(message)
-        self._wake.set()
+        if self._may_hold():
+            self._outbox.put(message)
 
-    def _send_numbered(self, message: dict[str, Any]) -> None:
-        self._seq += 1
-        message["seq"] = self._seq
-        self._sent.append(message)
-        if self._websocket is not None:
-            self.send(message)
+    def _send_numbered(self, message: dict[str, Any], *, answers: int | None = None) -> None:
+        if self._may_hold():
+            self._outbox.number(message, answers=answers, now=self._websocket is not None)
+
+    def _may_hold(self) -> bool:
+        """Whether one more message may wait for the client; closes the connection when it may not."""
+        if not self._refused and self._outbox.overflown:
+            self._refuse("too much is not acknowledged")
+        return not self._refused
 
     # ── the messages ───────────────────────────────────────────────────────────────────────────────────────────
 
     def acknowledge(self, seq: int) -> None:
         """Forgets what the client has."""
-        while self._sent and self._sent[0]["seq"] <= seq:
-            message = self._sent.popleft()
-            if "event" not in message:
-                self._answered.discard(message["id"])
+        self._answered.difference_update(self._outbox.acknowledge(seq))
 
     def receive(self, message: Mapping[str, Any]) -> None:
         """Takes one message of the client."""
+        if self._refused:
+            return
         match message:
             case {"verb": str(), "id": int(id)}:
                 if id in self._calls or id in self._answered:
@@ -275,8 +326,14 @@ class Connection:
             case {"ack": int(seq)}:
                 self.acknowledge(seq)
             case _:
-                error = ProtocolError(f"{message!r:.200} is no message of this protocol")
-                self.send({"id": message.get("id"), "error": error.to_wire()})
+                self._strays += 1
+                if self._strays > MAX_STRAYS:
+                    self._refuse("too many messages are none of this protocol")
+                    return
+                keys = ", ".join(repr(key)[:40] for key in list(message)[:5])
+                error = ProtocolError(f"a message with the keys {keys or '(none)'} is none of this protocol")
+                number = message.get("id")
+                self.send({"id": number if isinstance(number, int) else None, "error": error.to_wire()})
 
     def _ended(self, id: int) -> None:
         self._calls.pop(id, None)
@@ -284,21 +341,33 @@ class Connection:
 
     def _answer(self, id: int, kind: str, value: Any) -> None:
         self._answered.add(id)
-        self._send_numbered({"id": id, kind: value})
+        self._send_numbered({"id": id, kind: value}, answers=id)
+
+    async def _room(self) -> None:
+        """Waits until the client has taken in what it was sent before; raises `AtCapacity` when it does not."""
+        if not self._outbox.full:
+            return
+        limit = asyncio.timeout(ROOM_SECONDS)
+        try:
+            async with limit:
+                await self._outbox.room()
+        except TimeoutError:
+            raise AtCapacity(
+                "this connection has too much that was not acknowledged; acknowledge what you received", retry_after=1
+            ) from None
 
     async def _serve(self, id: int, message: Mapping[str, Any]) -> None:
         try:
-            arguments = message.get("arguments") or {}
-            if not isinstance(arguments, Mapping):
-                raise InvalidArguments(f"'arguments' must be an object, not {arguments!r:.100}")
+            await self._room()
+            arguments, context = _object(message, "arguments"), _object(message, "context")
             client = self._websocket.client if self._websocket is not None else None
             caller = self._face.access.caller(
-                self.principal, message.get("context") or {}, message.get("run"), client.host if client else None
+                self.principal, context, message.get("run"), client.host if client else None
             )
             result = await perform(
                 self._face.runtime,
                 message["verb"],
-                cast("Mapping[str, Any]", arguments),
+                arguments,
                 caller,
                 self._events(id) if message.get("stream") else None,
             )
@@ -319,6 +388,19 @@ class Connection:
             wire = encode_event(event)
             if wire is not None:
                 await flow.allow()
-                self._send_numbered({"id": id, "event": wire})
+                try:
+                    self._send_numbered({"id": id, "event": wire})
+                except (TypeError, ValueError, RecursionError) as error:
+                    agent = self._face.runtime.definition.identity
+                    raise AgentFailed(f"an event of {agent} holds what is no JSON: {error}", agent=agent) from error
 
         return on_event
+
+
+def _object(message: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = message.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidArguments(f"{key!r} must be an object, not a {type(value).__name__}")
+    return cast("Mapping[str, Any]", value)
