@@ -80,9 +80,26 @@ async def reply_error(send: Send, error: AgentEnvError) -> None:
     await reply(send, error.http_status, dump(value), headers)
 
 
+_DEEPEST = 500
+"""How deep the JSON may be nested that is passed on: half of what Python reads at best, so that whoever reads it later,
+from wherever in a program, can."""
+
+
 def dump(value: Any) -> bytes:
-    """Compact JSON; raises `InvalidArguments` for what is nested too deeply to be written."""
+    """Compact JSON; raises `InvalidArguments` for what is nested too deeply to be read again."""
     try:
-        return json.dumps(value, separators=(",", ":")).encode()
+        text = json.dumps(value, separators=(",", ":")).encode()
     except RecursionError:
-        raise InvalidArguments("the JSON is nested too deeply") from None
+        text = None
+    if text is None or (text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deep(value)):
+        raise InvalidArguments(f"the JSON is nested more than {_DEEPEST} deep")
+    return text
+
+
+def _is_deep(value: Any) -> bool:
+    level, depth = [value], 0
+    while level and depth <= _DEEPEST:
+        inner = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
+        level = [child for child in inner if isinstance(child, dict | list)]
+        depth += 1
+    return depth > _DEEPEST

@@ -39,6 +39,10 @@ TURN = TurnRecord("c1", "a@1.0.0", "s1", "e1", reply="ja").to_json()
 EDGE = EdgeRecord("x1", "b@1.0.0", "e1", caller_call_id="c1").to_json()
 
 
+def nested(depth: int) -> Any:
+    return {"in": [nested(depth - 2)]} if depth > 0 else []
+
+
 def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
@@ -92,6 +96,7 @@ async def test_a_seat_without_a_policy_posts_with_the_episodes_other_tokens(run:
         [TURN, {"kind": "model", "call_id": "k", "parent_call_id": "c1", "seat": "a", "model": "A", "episode": "e1"}],
         [TURN, {"kind": "turn", "episode": "e1"}],
         [TURN, {**TURN, "call_id": [1]}],
+        [TURN, {**TURN, "reply": nested(600)}],
         [TURN, {**TURN, "started": "x"}],
         [TURN, {**EDGE, "callee_call_id": {}}],
         [TURN, {"kind": "reward", "name": "x", "value": 1.0, "episode": "e1"}],
@@ -102,6 +107,12 @@ async def test_records_that_are_none_of_the_episodes_are_refused_all_together(ru
     with pytest.raises(InvalidArguments):
         await post(seen.collector_url(), body, seen.routes["a"].token)
     assert (await run.collect(["e1"]))["e1"] == []
+
+
+async def test_records_that_are_nested_and_long_but_not_deep_are_kept(run: RunHandle) -> None:
+    turn = {**TURN, "request": nested(400), "reply": [{"text": "{[" * 100}] * 600}
+    await RunRecorder(run.episode("e1", "a")).record([turn])
+    assert (await run.collect(["e1"]))["e1"] == [turn]
 
 
 async def test_a_token_of_another_episode_or_run_writes_no_records(

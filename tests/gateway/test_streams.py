@@ -263,12 +263,14 @@ async def test_a_fault_of_the_gateway_leaves_a_record_as_well(
 async def test_an_answer_that_is_too_deep_to_be_written_leaves_a_record(
     tmp_path: Path, upstream: Upstream, serve: Callable[..., Any], chat: Chat
 ) -> None:
-    depths = range(900, 1000, 3)
+    depths = range(400, 1000, 20)
     async with serve(tmp_path) as gateway:
         async with await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("A", (upstream.url,))}, run="r1") as run:
             for depth in depths:
                 upstream.answer = b'{"choices":[],"x":' + b"[" * depth + b"]" * depth + b"}"
                 assert (await chat(run.episode("e1", "a"))).status in (200, 502)
+            # Whatever was kept can be read, from here too.
+            assert len((await run.collect(["e1"]))["e1"]) == len(depths)
     _, *records = (tmp_path / "r1.jsonl").read_text().splitlines()
     assert len(records) == len(depths)
     assert '"status":"ok"' in records[0] and '"status":"protocol_error"' in records[-1]
