@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any, TypeAlias, TypeVar, cast
 
 from agent_env.context import Frame, entered
-from agent_env.errors import AgentEnvError, AgentFailed, DeadlineExceeded, NotSupported, PeerFailed
+from agent_env.errors import AgentEnvError, AgentFailed, AtCapacity, DeadlineExceeded, NotSupported, PeerFailed
 from agent_env_wrappers.contract import AgentError, Done, Event, Interrupt, Turn, WrapError, Wrapper
 
 log = logging.getLogger("agent_env.runtime")
@@ -19,6 +19,9 @@ OnEvent: TypeAlias = Callable[[Event], Awaitable[None]]
 T = TypeVar("T")
 
 _WHAT_NOW = "its session is as before the call. The log of its server has the details"
+
+RETRY_SECONDS = 1.0
+"""Seconds after which a turn may be tried again that the agent had no room for."""
 
 CANCEL_GRACE = 1.0
 """Seconds that a cancelled agent has to clean up before it is left behind."""
@@ -148,6 +151,9 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
             cause = group.exceptions[0]
             continue
         cause = cause.__cause__
+    if isinstance(error, AgentError) and error.kind == "limit" and error.retryable:
+        log.warning("%s has no room: %s", agent, error)
+        return AtCapacity(str(error), agent=agent, retry_after=RETRY_SECONDS)
     if isinstance(error, AgentError):
         # With a cause it is somebody's bug, and only the log has the traceback.
         bug = error.__cause__ is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,11 @@ import anyio
 import pytest
 from scripted_agents import Scripted, within
 
+from agent_env.context import CallContext
 from agent_env.errors import (
     AgentEnvError,
     AgentFailed,
+    AtCapacity,
     DeadlineExceeded,
     NotSupported,
     PeerFailed,
@@ -22,6 +25,7 @@ from agent_env.errors import (
     UnknownSession,
 )
 from agent_env.runtime.caller import Caller
+from agent_env_wrappers.callable import CallableWrapper
 from agent_env_wrappers.contract import (
     AgentError,
     Done,
@@ -31,6 +35,7 @@ from agent_env_wrappers.contract import (
     Turn,
     WrapError,
 )
+from agent_env_wrappers.threads import Threads
 
 pytestmark = pytest.mark.anyio
 
@@ -261,3 +266,31 @@ async def test_closing_a_runtime_closes_its_wrapper(runtime_of: Any, say: Say) -
     assert wrapper.closed
     assert runtime.closing
     assert len(runtime.sessions) == 0
+
+
+async def test_an_agent_whose_threads_are_all_given_up_has_no_room_for_now(runtime_of: Any, say: Say) -> None:
+    release = threading.Event()
+
+    def slow(message: str) -> str:
+        release.wait(20)
+        return "done"
+
+    wrapper = CallableWrapper(slow)
+    wrapper.threads = Threads(max_leaked=2)
+    runtime = await runtime_of(wrapper)
+    try:
+        with anyio.fail_after(10):
+            for _ in range(2):
+                with pytest.raises(DeadlineExceeded):
+                    await say(runtime, "a", caller=Caller(context=CallContext().within(0.05)))
+            with pytest.raises(AtCapacity, match="make the agent async") as refused:
+                await say(runtime, "a", caller=Caller(context=CallContext().within(5)))
+        assert refused.value.retryable
+        assert refused.value.retry_after == 1.0
+        assert len(runtime.sessions) == 0
+    finally:
+        release.set()
+    with anyio.fail_after(5):
+        while wrapper.threads.leaked:  # noqa: ASYNC110 - threads tell nobody that they end
+            await anyio.sleep(0.01)
+    assert (await say(runtime, "a")).text == "done"
