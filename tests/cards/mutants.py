@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant("EC-14", "takes turned text", "rules.identity:_text_fault", "_FORBIDDEN.search(text)", "None"),
     Mutant("EC-14", "takes any length", "rules.identity:_text_fault", "len(text) > LONGEST_TEXT", "False"),
     Mutant("EC-15", "takes equal names", "rules.tools:names_are_unique", "if name in seen:", "if False:"),
-    Mutant("EC-16", "takes any reference", "rules.tools:_described", "any(_has_text(text) for", "any(True for"),
+    Mutant("EC-16", "takes any reference", "rules.tools:_described", "target, Mapping) and", "target, Mapping) or"),
     Mutant("EC-17", "follows all references", "rules.tools:_resolves", "_target(target, root) is not None", "True"),
     Mutant("EC-17", "looks on the surface", "rules.tools:_subschemas", "yield from _subschemas(", "yield from list("),
     Mutant("EC-18", "takes an optional message", "rules.tools:agents_chat", '"message" not in', '"" in'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,27 @@ def test_references_inside_a_schema_and_values_that_look_like_one_are_fine(found
         "enum": [{"$ref": "nor this"}],
     }
     assert found(episode={"action": schema}) == []
+
+
+@pytest.mark.clause("EC-17")
+def test_a_reference_may_lead_to_an_element_and_a_star_is_no_wildcard(found: Found) -> None:
+    schema: dict[str, Any] = {"prefixItems": [{}, {"$ref": "#/prefixItems/0"}], "$defs": {"x": {}}}
+    assert found(episode={"action": schema}) == []
+    for target in ("#/$defs/*", "#/prefixItems/2", "#/prefixItems/x", "#/prefixItems/0/a", "#/prefixItems/" + "1" * 99):
+        schema["items"] = {"$ref": target}
+        assert found(episode={"action": schema}) == [("/episode/action/items/$ref", "EC-17")]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.clause("EC-17")
+def test_references_are_followed_without_looking_at_all_others(found: Found) -> None:
+    # In steps of the square of their number, this would take minutes.
+    chain: dict[str, Any] = {f"d{at}": {"$ref": f"#/$defs/d{at + 1}"} for at in range(20_000)}
+    chain["d20000"] = {f"x{at}": 1 for at in range(20_000)}
+    schema = {"$defs": chain, **taking(**{f"p{at}": {"$ref": "#/$defs/d20000"} for at in range(5_000)})}
+    started = time.process_time()
+    assert {clause for _, clause in found(capabilities={"tools": [tool(inputSchema=schema)]})} == {"EC-16"}
+    assert time.process_time() - started < 10
 
 
 def chat(**message: Any) -> dict[str, Any]:

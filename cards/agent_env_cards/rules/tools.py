@@ -95,10 +95,11 @@ def _described(parameter: object, root: object) -> bool:
         # Of the schemas without a place for a description only `false` needs none: nothing can be passed.
         return parameter is False
     schema = cast("Mapping[str, Any]", parameter)
-    target = schema.get("$ref")
-    return _has_text(schema.get("description")) or (
-        isinstance(target, str) and any(_has_text(text) for _, text in select(_target(target, root), "description"))
-    )
+    if _has_text(schema.get("description")):
+        return True
+    reference = schema.get("$ref")
+    target = _target(reference, root) if isinstance(reference, str) else None
+    return isinstance(target, Mapping) and _has_text(cast("Mapping[str, Any]", target).get("description"))
 
 
 def _resolves(target: str, root: object) -> bool:
@@ -111,8 +112,16 @@ def _target(target: str, root: object) -> object | None:
     """What a local reference points to, None for a remote one or one that points nowhere."""
     if not target.startswith("#/"):
         return None
-    tokens = [token.replace("~1", "/").replace("~0", "~") for token in target[2:].split("/")]
-    return next((value for _, value in select(root, *tokens)), None)
+    found = root
+    for part in target[2:].split("/"):
+        token = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = cast("Mapping[str, object]", found).get(token)
+        elif isinstance(found, list) and part.isascii() and part.isdecimal() and len(part) < 10:
+            found = next(iter(cast("list[object]", found)[int(part) :]), None)
+        else:
+            return None
+    return found
 
 
 def _subschemas(schema: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
