@@ -45,7 +45,13 @@ async def play(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | N
             f"{agent} did not answer before the deadline; its session is as before the call. Allow more time, or ask "
             "for less"
         )
+    if task.cancelled():
+        raise _cancelled_itself(agent)  # nobody here cancelled it
     return task.result()
+
+
+def _cancelled_itself(agent: str) -> AgentFailed:
+    return AgentFailed(f"{agent} cancelled itself; its session is as before the call", agent=agent)
 
 
 async def _stop(task: asyncio.Task[Any], agent: str) -> None:
@@ -119,7 +125,7 @@ def _blaming(agent: str) -> Generator[None]:
     except asyncio.CancelledError:
         if task is None or task.cancelling():
             raise
-        raise AgentFailed(f"{agent} cancelled itself; its session is as before the call", agent=agent) from None
+        raise _cancelled_itself(agent) from None
     except GeneratorExit as error:
         # Python raises it where it throws the task's coroutine away, which then must end; else the agent did.
         if not _runs(task):

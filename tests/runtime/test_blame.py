@@ -100,6 +100,19 @@ async def test_an_agent_that_cancels_itself_has_failed(runtime_of: Any, say: Say
     assert "cancelled itself" in error.message
 
 
+async def test_an_agent_that_cancels_its_own_task_has_failed(runtime_of: Any, say: Say) -> None:
+    async def agent(message: str) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+        return message
+
+    runtime = await runtime_of(agent)
+    with anyio.fail_after(5), pytest.raises(AgentFailed, match="cancelled itself"):
+        await say(runtime, "a")
+
+
 class Panic(BaseException):
     """As the panics of native extensions are: no `Exception`."""
 
