@@ -306,6 +306,14 @@ def test_references_that_branch_are_too_large_to_decide(count: int) -> None:
     assert answered_within(2, {"enum": ["a", 1]}, doubled).answer != "yes"
 
 
+def test_anchors_are_found_without_looking_at_all_for_each() -> None:
+    definitions = {f"a{at}": {"$anchor": f"a{at}", "type": "string"} for at in range(2_000)}
+    many = {"anyOf": [{"$ref": f"#a{at}"} for at in range(2_000)], "$defs": definitions}
+    assert answered_within(4, many, TEXT).answer != "no"
+    again = {"$ref": "#a", "$defs": {"x": [{"$anchor": "a", "type": "string"}], "y": {"$anchor": "a", "type": "null"}}}
+    assert is_subschema(again, TEXT).answer == "yes"
+
+
 def test_steps_are_counted_within_a_limit_only() -> None:
     spend(10**9)
     with limited(5):

@@ -145,7 +145,7 @@ class _Reader:
             return None
         fragment = unquote(reference[1:])
         if fragment and not fragment.startswith("/"):
-            return _anchored(self._raw, fragment)
+            return self._anchors.get(fragment)
         target: Any = self._raw
         for part in fragment.split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
@@ -156,6 +156,21 @@ class _Reader:
             else:
                 return None
         return target
+
+    @cached_property
+    def _anchors(self) -> dict[str, Any]:
+        """What has an `$anchor`, by its name; of two with one name the first."""
+        found: dict[str, Any] = {}
+        rest = [self._raw]
+        while rest:
+            raw = rest.pop()
+            if isinstance(raw, dict):
+                if isinstance(raw.get("$anchor"), str):
+                    found.setdefault(raw["$anchor"], raw)
+                raw = list(raw.values())
+            if isinstance(raw, list):
+                rest += reversed(raw)
+        return found
 
     def _schema(self, raw: Any, path: str, depth: int, embedded: bool) -> Schema:
         if isinstance(raw, bool):
@@ -225,16 +240,6 @@ class _Reader:
             self._pending.append((out, "", True))
         elif "$ref" in out:
             self._pending.append((out, out["$ref"], embedded))
-
-
-def _anchored(raw: Any, name: str) -> Any | None:
-    if isinstance(raw, dict):
-        if raw.get("$anchor") == name:
-            return raw
-        raw = list(raw.values())
-    if isinstance(raw, list):
-        return next((found for item in raw if (found := _anchored(item, name)) is not None), None)
-    return None
 
 
 def _settle_items(out: dict[str, Any]) -> None:
