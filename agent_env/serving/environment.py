@@ -236,7 +236,7 @@ class AgentEnvironment:
             raise ConfigurationError(f"{definition.identity} cannot be an environment as it is: {error}") from None
         return runtime
 
-    async def card(self, *, url: str | None = None) -> EnvironmentCard:
+    async def card(self) -> EnvironmentCard:
         """The Environment Card; the same facts and digest whether it is served or not."""
         auth = None if self._tokens is None else Auth.bearer(["chat"])
         return environment_card(

@@ -77,12 +77,12 @@ class World:
                     return {**json.loads(told), "process": process, "pid": process.pid}
         raise AssertionError(f"the server ended before it was ready: {told!r}")
 
-    async def push(self, attribute: str = "solver", version: str = "1.0.0") -> None:
+    async def push(self, attribute: str = "solver", version: str = "1.0.0", *skills: str) -> None:
         """Does what `agent-env push agents:solver --name solver --version …` does, without a process for it."""
         module = runpy.run_path(str(self.agents))
-        options = ["--name", attribute, "--version", version]
+        options = ["--name", attribute, "--version", version, *(word for one in skills for word in ("--skill", one))]
         async with Hub.open(self.hub) as hub:
-            environment = AgentEnvironment(module[attribute], name=attribute, version=version)
+            environment = AgentEnvironment(module[attribute], name=attribute, version=version, skills=skills)
             launch = python_launch(f"agents:{attribute}", options=options, directory=self.folder)
             await hub.publish(await environment.card(), launch.to_json())
             await environment.aclose()

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.streams.text import TextReceiveStream
 
-from agent_env import Environment
+from agent_env import AgentEnvironment, Environment, Need
 from agent_env.client.lanes.websocket import close_sockets
 from agent_env.errors import AgentEnvError, LaunchFailed, TransportError
 from agent_env.hub import Hub
@@ -80,7 +80,7 @@ async def test_a_lease_that_nobody_renews_lapses_by_itself(world: World) -> None
 
 CLIENT = """
 import asyncio, sys
-from agent_env import Environment
+from agent_env import AgentEnvironment, Environment, Need
 
 async def main():
     async with Environment("solver@^1") as solver:
@@ -115,6 +115,19 @@ async def test_two_clients_at_once_launch_one_instance(world: World) -> None:
             if client.returncode is None:
                 client.kill()
             await client.aclose()
+
+
+async def test_a_need_is_met_by_a_release_that_must_be_launched_first(world: World) -> None:
+    async def manager(message: str, peers: Any) -> str:
+        return str(await peers["solver"](message))
+
+    await world.push("solver", "1.0.0", "math")
+    managing = AgentEnvironment(manager, name="manager", needs=[Need("solver", skills=["math"])])
+    with anyio.fail_after(24):
+        async with Environment(managing) as env:
+            assert pid_of((await env.chat("2 + 2")).text) in await world.launched()
+    await managing.aclose()
+    await close_sockets()
 
 
 async def test_a_server_that_lingers_ends_after_its_last_user(world: World) -> None:

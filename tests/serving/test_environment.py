@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import anyio
@@ -12,7 +13,11 @@ import pytest
 from agent_env import AgentEnvironment, Environment, Limits, Need, Offer, Reward, SessionView, Skill, Tokens
 from agent_env.context import Principal, Record
 from agent_env.errors import ConfigurationError, InvalidArguments, UnknownSession
-from agent_env.hub import Hub
+from agent_env.hub import Hub, Location, locate
+from agent_env.hub.app import hub_app
+from agent_env.hub.local import LocalHub
+from agent_env.net import bound_url, listen
+from agent_env.net.serving import served
 from agent_env.serving.options import Options
 from agent_env_cards import Provider, SampleRequest
 
@@ -356,6 +361,19 @@ async def test_it_is_listed_while_it_is_served_unless_it_is_not_to_be() -> None:
             assert await hub.instances("quiet") == []
         async with AgentEnvironment(counting, name="quiet", hub=False).serving():
             assert await hub.instances("quiet") == []
+
+
+async def test_it_warns_when_a_hub_elsewhere_is_told_an_address_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = listen()
+    url = bound_url(listener)
+    async with served(hub_app(LocalHub(locate(tmp_path / "served.db"))), listener):
+        async with AgentEnvironment(counting, hub=url).serving():
+            assert "public_url" not in caplog.text
+        monkeypatch.setattr(Location, "local", property(lambda self: False))
+        async with AgentEnvironment(counting, hub=url).serving() as server:
+            assert f"{server.url} can be reached from this one alone; serve with public_url" in caplog.text
 
 
 async def test_another_card_under_a_published_version_does_not_start() -> None:
