@@ -51,12 +51,12 @@ def _unique(_: Any, unique: bool, value: Any, __: Any) -> Iterator[ValidationErr
 
 
 def _counted(check: _Check) -> _Check:
-    def counted(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-        size = len(wanted) if isinstance(wanted, (list, dict)) and not check_is_enum else 0
-        spend(KEYWORD_STEPS + size)
-        yield from check(validator, wanted, value, schema) or ()
+    sized = check is not _enum
 
-    check_is_enum = check is _enum
+    def counted(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError] | None:
+        spend(KEYWORD_STEPS + (len(wanted) if sized and isinstance(wanted, (list, dict)) else 0))
+        return check(validator, wanted, value, schema)
+
     return counted
 
 
