@@ -98,10 +98,10 @@ async def test_a_need_that_cannot_be_filled_lists_the_failed_rule_of_each_candid
 
 
 async def test_long_lists_of_candidates_are_cut(card: Any) -> None:
-    crowd = [card(f"agent-{number}") for number in range(50)]
-    with pytest.raises(NeedUnmet, match="; and 30 more") as caught:
+    crowd = [card(f"agent-{number}") for number in range(60)]
+    with pytest.raises(NeedUnmet, match="; and 55 more") as caught:
         choose(card("agent-a"), [SOLVER], crowd)
-    assert len(caught.value.data["candidates"]) == 20
+    assert len(caught.value.data["candidates"]) == 50
     with pytest.raises(NeedUnmet, match="there are no candidates; serve an agent"):
         choose(card("agent-a"), [SOLVER], [])
 
