@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from agent_env.cli.output import HubOption, Json, console, execute, print_json, print_table, reported
+
+if TYPE_CHECKING:
+    from agent_env.hub.local import LocalHub
+    from agent_env.net import Tokens
 
 app = typer.Typer(no_args_is_help=True, help="List, show, yank and serve what the hub knows.")
 
@@ -25,24 +29,30 @@ def serve(
 ) -> None:
     """Serves the hub to other machines; point them at it with AGENT_ENV_HUB=http://…"""
     with reported():
-        import uvicorn
-
         from agent_env.errors import ConfigurationError
         from agent_env.hub import locate
-        from agent_env.hub.app import hub_app
         from agent_env.hub.local import LocalHub
-        from agent_env.net import Tokens, check_binding, listen
+        from agent_env.net import Tokens, check_binding
+        from agent_env.net.serving import run_loop
 
         accepted = None if tokens is None else Tokens.from_file(tokens)
         check_binding(host, accepted, insecure=insecure)
         location = locate(hub)
         if location.remote:
             raise ConfigurationError(f"{location} is a hub that is served already; give a path or a database")
-        store = LocalHub(location, steady=True)
-        with listen(host, port) as socket:
-            console.print(f"the hub {store.location} is served at http://{host}:{socket.getsockname()[1]}")
-            config = uvicorn.Config(hub_app(store, accepted), log_level="warning", access_log=False)
-            uvicorn.Server(config).run(sockets=[socket])
+        run_loop(_serve(LocalHub(location, steady=True), accepted, host, port))
+
+
+async def _serve(store: LocalHub, tokens: Tokens | None, host: str, port: int) -> None:
+    from agent_env.hub.app import hub_app
+    from agent_env.net import bound_url, listen
+    from agent_env.net.serving import served, stop_signals
+
+    listener = listen(host, port)
+    with stop_signals() as stop:
+        async with served(hub_app(store, tokens), listener):
+            console.print(f"the hub {store.location} is served at {bound_url(listener)}")
+            await stop.wait()
 
 
 @app.command("list")

@@ -39,7 +39,8 @@ def serve(
     with reported(as_json=as_json):
         from agent_env.cli.target import load, located
         from agent_env.launch import source_hash
-        from agent_env.serving.run import announce, run_loop, serve_until_stopped
+        from agent_env.net.serving import run_loop
+        from agent_env.serving.run import announce, serve_until_stopped
         from agent_env.serving.server import Server
 
         directory, target = located(agent)

@@ -6,28 +6,25 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import sys
 
 from agent_env.gateway.app import Gateway
 from agent_env.gateway.server import ADMIN_VARIABLE, running
-from agent_env.net.garbage import collect_rarely
+from agent_env.net.serving import run_loop, stop_signals
 
 
 async def serve(gateway: Gateway, host: str, port: int, *, until_stdin_ends: bool) -> None:
     """Serves until the process is told to stop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stop.set)
-    if until_stdin_ends:
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        ended = asyncio.ensure_future(reader.read())
-        ended.add_done_callback(lambda _: stop.set())
-    async with running(gateway, host=host, port=port) as url:
-        print(json.dumps({"url": url}), flush=True)
-        await stop.wait()
+    with stop_signals() as stop:
+        if until_stdin_ends:
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader)
+            await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+            ended = asyncio.ensure_future(reader.read())
+            ended.add_done_callback(lambda _: stop.set())
+        async with running(gateway, host=host, port=port) as url:
+            print(json.dumps({"url": url}), flush=True)
+            await stop.wait()
     gateway.close()
 
 
@@ -42,11 +39,8 @@ def main() -> None:
     token = os.environ.pop(ADMIN_VARIABLE, "")
     if not token:
         parser.error(f"set {ADMIN_VARIABLE} to the admin token")
-    import uvloop
-
-    collect_rarely()
     gateway = Gateway(options.directory, admin_token=token)
-    uvloop.run(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends))
+    run_loop(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends))
 
 
 if __name__ == "__main__":

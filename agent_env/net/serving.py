@@ -1,11 +1,13 @@
-"""Serving an ASGI app inside a program: from a listening socket to a bounded end."""
+"""Serving an ASGI app inside a program: from a listening socket to a bounded end, at a signal if need be."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import AsyncGenerator, Generator
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -13,6 +15,7 @@ import anyio
 import uvicorn
 
 from agent_env.errors import ConfigurationError
+from agent_env.net.garbage import collect_rarely
 
 log = logging.getLogger("agent_env.net")
 
@@ -100,3 +103,36 @@ async def served(
         listener.close()
         if serving.done() and not serving.cancelled() and (error := serving.exception()) is not None:
             raise error
+
+
+@contextmanager
+def stop_signals() -> Generator[asyncio.Event]:
+    """Gives an event that SIGINT and SIGTERM set while the block runs, in place of what they do otherwise.
+
+    Only the main thread is told of signals; in another one nothing sets it.
+    """
+    stop = asyncio.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    loop = asyncio.get_running_loop()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(kind, stop.set)
+    try:
+        yield stop
+    finally:
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(kind)
+
+
+def run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine as all that this process does: in the faster event loop where it is installed, as uvicorn does,
+    and with few full collections."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    collect_rarely()
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work)

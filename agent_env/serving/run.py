@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import threading
-from collections.abc import Callable, Collection, Coroutine, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from agent_env.errors import ConfigurationError
-from agent_env.net.garbage import collect_rarely
+from agent_env.net.serving import run_loop, stop_signals
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.environment import AgentEnvironment
 from agent_env.serving.options import Options
@@ -108,45 +106,16 @@ async def serve_until_stopped(
         env = agent
     else:
         env = AgentEnvironment(agent, name=name, version=version, **options)
-    stop = asyncio.Event()
     serving = env.serving(
         host, port, public_url=public_url, trusted_proxies=trusted_proxies, insecure=insecure, source=source
     )
-    with _stopped_by_signals(stop):
+    with stop_signals() as stop:
         async with serving as server:
             (on_ready or announce)(server)
             if linger is None:
                 await stop.wait()
             else:
                 await _until_unused(server.runtime, linger, stop)
-
-
-def run_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine in an event loop of its own: the faster one where it is installed, as uvicorn does."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    with suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    collect_rarely()
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(work)
-
-
-@contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Generator[None]:
-    # Only the main thread is told of signals; in another one the server ends with its loop.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    for kind in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(kind, stop.set)
-    try:
-        yield
-    finally:
-        for kind in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(kind)
 
 
 async def _until_unused(runtime: Runtime, linger: float, stop: asyncio.Event) -> None:
