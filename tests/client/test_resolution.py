@@ -310,6 +310,8 @@ async def test_a_call_that_loses_its_environment_tells_the_hub_and_the_next_one_
             await env.chat("b")
         (instance,) = await hub.instances("agent-b")
         assert instance.state == "suspect"
+        with pytest.raises(LaunchFailed):  # and what was remembered of it brings nobody back there
+            await Environment("agent-b@1.0.0", lane="http").initialize()
         async with serving() as other, Environment("agent-b@1.0.0", lane="http") as again:
             assert (await again.chat("a")).text == "1: a"
             assert len(other.runtime.sessions) == 1
