@@ -75,7 +75,7 @@ class StreamCapture:
     def finish(self) -> dict[str, Any]:
         """The whole answer."""
         self.response["object"] = "chat.completion"
-        self.response["choices"] = [self._choices[index] for index in sorted(self._choices)]
+        self.response["choices"] = [_settled(self._choices[index]) for index in sorted(self._choices)]
         return self.response
 
     def _chunk(self, chunk: dict[str, Any]) -> None:
@@ -87,6 +87,13 @@ class StreamCapture:
         for name, value in chunk.items():
             if value is not None:
                 self.response[name] = value
+
+
+class _Text:
+    """A text in the pieces that it came in: joined once, so that a long answer costs no copy per delta."""
+
+    def __init__(self, first: str) -> None:
+        self.pieces = [first]
 
 
 class _Grown(list[Any]):
@@ -123,15 +130,25 @@ def _merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
                 whole[name] = _Grown([*(known or ()), *value])
         elif known is None:
             whole[name] = value
-        elif isinstance(value, str) and isinstance(known, str) and name not in _NAMES:
-            # A string that nobody else holds grows in place, so a long answer costs no copy per delta.
-            whole[name] = None
-            known += value
-            whole[name] = known
+        elif isinstance(value, str) and isinstance(known, str | _Text) and name not in _NAMES:
+            if isinstance(known, str):
+                whole[name] = known = _Text(known)
+            known.pieces.append(value)
         elif isinstance(value, dict) and isinstance(known, dict):
             _merge(known, value)
         else:
             whole[name] = value
+
+
+def _settled(value: Any) -> Any:
+    """The value with every text in one piece."""
+    if isinstance(value, _Text):
+        return "".join(value.pieces)
+    if isinstance(value, dict):
+        return {name: _settled(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_settled(part) for part in value]
+    return value
 
 
 _NAMES = frozenset({"id", "role", "type", "finish_reason"})
