@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -30,6 +30,9 @@ _KEY: Final = "agent_env.a2a"
 
 MAX_DEPTH: Final = 100
 """How deep a body may be nested: as deep as protobuf reads; the SDK tells what Python says about one level too many."""
+
+MAX_DIGITS = 300
+"""How many digits a whole number in a body may have."""
 
 
 @dataclass(slots=True)
@@ -112,21 +115,56 @@ class Gate:
             if len(body) > self._max_bytes:
                 raise self._too_large()
             if not message.get("more_body"):
-                if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deep(body):
-                    raise InvalidArguments(f"the body is nested deeper than {MAX_DEPTH} levels; send flatter values")
+                if body:
+                    _check(bytes(body))
                 return bytes(body)
 
     def _too_large(self) -> MessageTooLarge:
         return MessageTooLarge(f"the request has more than {self._max_bytes} bytes; send less", limit=self._max_bytes)
 
 
-def _is_deep(body: bytearray) -> bool:
+def _check(body: bytes) -> None:
+    """Refuses the bodies for which the SDK would answer with what Python or protobuf says about them.
+
+    A body that is no JSON at all passes: each binding has an error of its own for that.
+    """
     try:
-        level = [json.loads(body)]
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise InvalidArguments("the body is not UTF-8, as JSON must be (RFC 8259 §8.1)") from None
+    too_deep = InvalidArguments(f"the body is nested deeper than {MAX_DEPTH} levels; send flatter values")
+    try:
+        value = json.loads(text, parse_constant=_no_number, parse_int=_whole_number)
     except RecursionError:
-        return True
+        raise too_deep from None
     except ValueError:
-        return False  # the binding has an error of its own for that
+        return
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+        raise too_deep
+    if "\\ud" in text.lower() and not _is_text(value):
+        raise InvalidArguments("the body has half of a surrogate pair (RFC 8259 §8.2); send whole characters")
+
+
+def _no_number(word: str) -> Any:
+    raise InvalidArguments(f"{word} is no JSON value (RFC 8259 §6); send a number or null")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise InvalidArguments(f"the body has a number of {len(digits)} digits; at most {MAX_DIGITS} are taken")
+    return int(digits)
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
     for _ in range(MAX_DEPTH):
         nested = [value for value in level if isinstance(value, dict | list)]
         level = [item for value in nested for item in (value.values() if isinstance(value, dict) else value)]
