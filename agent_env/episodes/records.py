@@ -115,6 +115,15 @@ class CallRecord:
     its non-streaming form, without what the record has a field for: `usage`, `policy_version`, `prompt_token_ids`,
     and of its first choice `token_ids` and `logprobs` (one a sampled token). These are None where the upstream gives
     none.
+
+    `policy` names the policy that answered, `policy_version` its version when the call began and `policy_version_end`
+    that of its last token, when a call may span versions. `retries` counts the attempts before this one that the
+    gateway made by itself; `retry_of` is the call that this one repeats, as its caller marked it: never a guess.
+    `attempt` is the caller's own count, of a call that it marked as a retry.
+
+    `api` is the dialect that the agent spoke, `upstream_api` the one that the model's server was asked in where that is
+    another. `usage` and `finish_reason` are in the words of chat completions, whatever the dialect. Where one of the
+    three token fields is None in a call that succeeded, `missing` has its name and why.
     """
 
     kind: ClassVar[str] = "model"
@@ -140,6 +149,13 @@ class CallRecord:
     error: Json = None
     started: float | None = None
     seconds: float | None = None
+    policy: str | None = None
+    policy_version_end: Json = None
+    retries: int | None = None
+    retry_of: str | None = None
+    attempt: int | None = None
+    upstream_api: str | None = None
+    missing: dict[str, Json] | None = None
 
     def to_json(self) -> dict[str, Json]:
         """The record as JSON, its kind first."""
