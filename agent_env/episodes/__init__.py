@@ -1,5 +1,7 @@
 """What a team of agents did: records, episodes, and where they are kept."""
 
+from agent_env.episodes.choice import Choice
+from agent_env.episodes.database import EpisodeStore
 from agent_env.episodes.episode import Boundary, Episode, Failure, Node, Trace
 from agent_env.episodes.recorder import EpisodeRecorder, new_episode_id, recording
 from agent_env.episodes.records import (
@@ -11,7 +13,9 @@ from agent_env.episodes.records import (
     TurnRecord,
     record_from_json,
 )
+from agent_env.episodes.sources import EpisodeFile, EpisodeSource, open_episodes
 from agent_env.episodes.store import EpisodeReader, EpisodeWriter, find_episode
+from agent_env.episodes.summary import EpisodeSummary
 from agent_env.episodes.tree import render_tree
 
 __all__ = [
@@ -19,10 +23,15 @@ __all__ = [
     "AnyRecord",
     "Boundary",
     "CallRecord",
+    "Choice",
     "EdgeRecord",
     "Episode",
+    "EpisodeFile",
     "EpisodeReader",
     "EpisodeRecorder",
+    "EpisodeSource",
+    "EpisodeStore",
+    "EpisodeSummary",
     "EpisodeWriter",
     "Failure",
     "Node",
@@ -31,6 +40,7 @@ __all__ = [
     "TurnRecord",
     "find_episode",
     "new_episode_id",
+    "open_episodes",
     "record_from_json",
     "recording",
     "render_tree",

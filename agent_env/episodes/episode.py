@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, cast
 
 from agent_env.episodes.records import (
     AnyRecord,
@@ -64,13 +64,25 @@ class Failure:
             return cls(boundary, error.code, error.message, call_id)
         return cls(boundary, type(error).__name__, str(error), call_id)
 
+    def to_json(self) -> dict[str, Json]:
+        """The failure as JSON: an error as verifiers v1 writes it, `type` and `message`, and whose it is."""
+        value: dict[str, Json] = {"boundary": self.boundary, "type": self.code, "message": self.message}
+        return value if self.call_id is None else {**value, "call_id": self.call_id}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Failure:
+        """Reads what `to_json` wrote, or an earlier release (`code` for `type`); raises `ProtocolError`."""
+        if isinstance(value, Mapping) and "type" in value:  # pyright: ignore[reportUnnecessaryIsInstance]
+            value = {**value, "code": value["type"]}
+        return read(cls, value)
+
 
 @dataclass(slots=True)
 class Trace:
     """What one agent instance did: its turns and the model calls that it made in them.
 
     An instance is one session of one agent. A trace without an agent holds model calls of a seat whose turns nobody
-    told.
+    told. `trainable` is False for one that is frozen, such as a judge, and None where nobody said.
     """
 
     kind: ClassVar[str] = "trace"
@@ -80,6 +92,42 @@ class Trace:
     session: str | None
     turns: list[TurnRecord] = field(default_factory=list[TurnRecord])
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
+    trainable: bool | None = None
+
+    @property
+    def stop_condition(self) -> str | None:
+        """Why the last turn ended, None when nobody told: the error's code of one that failed."""
+        if not self.turns:
+            return None
+        last = max(self.turns, key=lambda turn: turn.started or 0.0)
+        return last.stop if last.status == "ok" else last.status
+
+    def to_json(self) -> dict[str, Json]:
+        """The trace as JSON, with the names of verifiers v1: its session is its `id`, the seat its agent's `name`."""
+        agent = {"name": self.seat, "release": self.agent, "trainable": self.trainable}
+        return {
+            **({} if self.session is None else {"id": self.session}),
+            "agent": {name: field for name, field in agent.items() if field is not None},
+            "turns": [turn.to_json() for turn in self.turns],
+            "calls": [call.to_json() for call in self.calls],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Trace:
+        """Reads what `to_json` wrote, or an earlier release (`agent`, `seat` and `session` as text); raises
+        `ProtocolError`."""
+        if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ProtocolError(f"a trace is a JSON object, not {value!r:.80}")
+        known: dict[str, Json] = {"agent": None, "seat": None, "session": None, **value}
+        agent = known["agent"]
+        if isinstance(agent, Mapping):
+            said = cast(Mapping[str, Json], agent)
+            known |= {"agent": said.get("release"), "seat": said.get("name"), "trainable": said.get("trainable")}
+            known["session"] = value.get("id")
+        trace = read(cls, known)
+        trace.turns = [TurnRecord.from_json(turn) for turn in value.get("turns", ())]
+        trace.calls = [CallRecord.from_json(call) for call in value.get("calls", ())]
+        return trace
 
 
 @dataclass(slots=True)
@@ -114,7 +162,7 @@ class Episode:
 
     Records are taken by `add` in any order and more than once; `traces` has one entry an agent instance, `edges` who
     called whom. `ok` is False when the task could not be played to its end, and `failures` says why: that is data,
-    not a reward of 0.
+    not a reward of 0. `env` names the scenario, and `seed` is what its chance came from.
 
         episode.tree()               # the calls, nested
         episode.reward("solver")     # what counts for the seat, None if nobody scored it
@@ -134,6 +182,8 @@ class Episode:
     edges: list[EdgeRecord] = field(default_factory=list[EdgeRecord])
     rewards: list[RewardRecord] = field(default_factory=list[RewardRecord])
     info: dict[str, Json] = field(default_factory=dict[str, Json])
+    env: str | None = None
+    seed: int | None = None
 
     def add(self, records: Iterable[AnyRecord | Mapping[str, Json]]) -> None:
         """Takes records, in JSON or not, each once; raises `ProtocolError` for one of another episode."""
@@ -173,6 +223,11 @@ class Episode:
             yield from trace.calls
         yield from self.edges
         yield from self.rewards
+
+    def seats(self) -> list[str]:
+        """The names of the seats that played, sorted."""
+        played = {trace.seat for trace in self.traces} | {edge.callee_seat for edge in self.edges}
+        return sorted(seat for seat in played if seat is not None)
 
     def score(
         self, name: str, value: float | None, *, seat: str | None = None, weight: float = 1.0, source: str = "env"
@@ -227,24 +282,27 @@ class Episode:
         return root
 
     def to_json(self) -> dict[str, Json]:
-        """The episode as JSON; `from_json` is its exact inverse."""
+        """The episode as JSON, with the names of verifiers v1 where it means the same; `from_json` is its exact
+        inverse."""
         value = written(self)
-        value["failures"] = [_without_kind(failure) for failure in self.failures]
-        value["traces"] = [_trace_to_json(trace) for trace in self.traces]
+        del value["failures"]
+        value["errors"] = [failure.to_json() for failure in self.failures]
+        value["traces"] = [trace.to_json() for trace in self.traces]
         value["edges"] = [edge.to_json() for edge in self.edges]
         value["rewards"] = [reward.to_json() for reward in self.rewards]
         return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> Episode:
-        """Reads what `to_json` wrote; raises `ProtocolError`."""
+        """Reads what `to_json` wrote, or an earlier release (`failures` for `errors`); raises `ProtocolError`."""
         if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ProtocolError(f"an episode is a JSON object, not {value!r:.80}")
         if value.get("kind") != cls.kind:
             raise ProtocolError(f"an episode has the kind {cls.kind!r}, not {value.get('kind')!r}")
         episode = read(cls, value)
-        episode.failures = [read(Failure, failure) for failure in value.get("failures", ())]
-        episode.traces = [_trace_from_json(trace) for trace in value.get("traces", ())]
+        errors = value["errors"] if "errors" in value else value.get("failures", ())
+        episode.failures = [Failure.from_json(failure) for failure in errors]
+        episode.traces = [Trace.from_json(trace) for trace in value.get("traces", ())]
         episode.edges = [EdgeRecord.from_json(edge) for edge in value.get("edges", ())]
         episode.rewards = [RewardRecord.from_json(reward) for reward in value.get("rewards", ())]
         return episode
@@ -269,26 +327,3 @@ def _boundary(error: BaseException) -> Boundary:
         if isinstance(error, kind):
             return boundary
     return "program"
-
-
-def _without_kind(failure: Failure) -> dict[str, Json]:
-    value = written(failure)
-    del value["kind"]
-    return value
-
-
-def _trace_to_json(trace: Trace) -> dict[str, Json]:
-    value: dict[str, Json] = {"agent": trace.agent, "seat": trace.seat, "session": trace.session}
-    value = {name: field for name, field in value.items() if field is not None}
-    value["turns"] = [turn.to_json() for turn in trace.turns]
-    value["calls"] = [call.to_json() for call in trace.calls]
-    return value
-
-
-def _trace_from_json(value: Mapping[str, Json]) -> Trace:
-    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ProtocolError(f"a trace is a JSON object, not {value!r:.80}")
-    trace = read(Trace, {"agent": None, "seat": None, "session": None, **value})
-    trace.turns = [TurnRecord.from_json(turn) for turn in value.get("turns", ())]
-    trace.calls = [CallRecord.from_json(call) for call in value.get("calls", ())]
-    return trace

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from agent_env.errors import ConfigurationError, ProtocolError
 
@@ -109,3 +110,27 @@ class LineReader:
     def refusal(self, why: str) -> ProtocolError:
         """The error that the line read last deserves."""
         return ProtocolError(f"line {self.number} of {str(self.path)!r} {why}")
+
+
+@contextmanager
+def replacing(path: str | Path) -> Generator[BinaryIO]:
+    """A file to write that takes the place of `path` at the end of the block; an error or a kill leaves what was there.
+
+    Raises `ConfigurationError` where nothing can be written.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    except OSError as error:
+        raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+        partial.replace(path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+        raise
