@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from agent_env.cli import calling, cards, checking, diagnosis, episodes, hub, matching, serving
+from agent_env.cli.help import Application
 
-app = typer.Typer(
+app = Application(
     name="agent-env",
     help="Any agent is an environment: wrap it, serve it, find it, pair it, train it.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

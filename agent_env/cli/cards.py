@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.tree import Tree
 
+from agent_env.cli.help import Application
 from agent_env.cli.output import Json, TokenOption, console, execute, print_json, print_table, reported
 
 if TYPE_CHECKING:
     from agent_env_cards import EnvironmentCard
 
-app = typer.Typer(no_args_is_help=True, help="Show, validate, sign and verify cards.")
+app = Application(help="Show, validate, sign and verify cards.")
 
 Where = Annotated[str, typer.Argument(help="A file, a URL, or a reference to the hub.")]
 

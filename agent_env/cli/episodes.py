@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from agent_env.cli.output import Json, console, errors, print_json, print_table, reported
+from agent_env.cli.help import Application
+from agent_env.cli.output import Json, console, errors, print_json, print_table, reported, say
 
-app = typer.Typer(no_args_is_help=True, help="List episodes and show their call trees.")
+app = Application(help="List episodes and show their call trees.")
 
 File = Annotated[Path, typer.Argument(help="A file of episodes (JSON lines).", exists=True, dir_okay=False)]
 
@@ -34,6 +35,8 @@ def list_(
         episodes = deque(chosen, maxlen=limit or None)
         if as_json:
             print_json([episode.to_json() for episode in episodes])
+        elif not episodes:
+            say(f"{file} has no {'failed episodes' if failed else 'episodes'}")
         else:
             rows = [
                 (

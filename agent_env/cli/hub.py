@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from agent_env.cli.output import HubOption, Json, console, execute, print_json, print_table, reported
+from agent_env.cli.help import Application
+from agent_env.cli.output import HubOption, Json, console, execute, nothing_in, print_json, print_table, reported, say
 
 if TYPE_CHECKING:
     from agent_env.hub.local import LocalHub
     from agent_env.net import Tokens
 
-app = typer.Typer(no_args_is_help=True, help="List, show, yank and serve what the hub knows.")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""The units of a length of time, in seconds."""
+
+app = Application(help="List, show, yank, prune and serve what the hub knows.")
 
 
 @app.command("serve")
@@ -24,7 +31,7 @@ def serve(
     tokens: Annotated[
         Path | None, typer.Option(help="A file of bearer tokens; needed beyond loopback.", exists=True, dir_okay=False)
     ] = None,
-    insecure: Annotated[bool, typer.Option(help="Serve beyond loopback without tokens.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve beyond loopback without tokens.")] = False,
     hub: HubOption = None,
 ) -> None:
     """Serves the hub to other machines; point them at it with AGENT_ENV_HUB=http://…"""
@@ -56,12 +63,19 @@ async def _serve(store: LocalHub, tokens: Tokens | None, host: str, port: int) -
 
 
 @app.command("list")
-def list_(name: Annotated[str | None, typer.Argument()] = None, hub: HubOption = None, as_json: Json = False) -> None:
+def list_(
+    name: Annotated[str | None, typer.Argument(help="Only this name.")] = None,
+    hub: HubOption = None,
+    as_json: Json = False,
+) -> None:
     """Lists every release, whether it runs, and where."""
     with reported(as_json=as_json):
         entries = execute(_list(name, hub), as_json=as_json)
         if as_json:
             print_json([entry.to_json() for entry in entries])
+            return
+        if not entries:
+            say(nothing_in(hub, name))
             return
         colours = {"up": "green", "suspect": "yellow", "launchable": "cyan", "unreachable": "red"}
         rows: list[tuple[str | Text, ...]] = []
@@ -84,7 +98,11 @@ def list_(name: Annotated[str | None, typer.Argument()] = None, hub: HubOption =
 
 
 @app.command()
-def show(ref: Annotated[str, typer.Argument()], hub: HubOption = None, as_json: Json = False) -> None:
+def show(
+    ref: Annotated[str, typer.Argument(help="A reference, such as name@^1.")],
+    hub: HubOption = None,
+    as_json: Json = False,
+) -> None:
     """Shows what a reference resolves to."""
     with reported(as_json=as_json):
         resolution = execute(_resolve(ref, hub), as_json=as_json)
@@ -94,13 +112,16 @@ def show(ref: Annotated[str, typer.Argument()], hub: HubOption = None, as_json: 
         from agent_env.cli.cards import drawn
 
         console.print(drawn(resolution.card))
-        print_table(
-            ("instance", "state", "sessions"),
-            [
-                (i.url, i.state, f"{i.load} of {i.capacity if i.capacity is not None else 'any number'}")
-                for i in resolution.instances
-            ],
-        )
+        rows = [
+            (i.url, i.state, f"{i.load} of {i.capacity if i.capacity is not None else 'any number'}")
+            for i in resolution.instances
+        ]
+        if rows:
+            print_table(("instance", "state", "sessions"), rows)
+        elif resolution.release.launch is not None:
+            say("no instance of it runs; its first caller launches one")
+        else:
+            say("no instance of it runs, and the hub cannot launch one; serve it with `agent-env serve`")
 
 
 @app.command()
@@ -124,6 +145,64 @@ def yank(
             print_json(yanked.to_json())
         else:
             console.print(f"yanked [bold]{yanked.name}@{yanked.version}[/bold]: {reason}")
+
+
+@app.command()
+def prune(
+    drafts: Annotated[bool, typer.Option("--drafts", help="Also remove the drafts that nobody serves.")] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="Of these only such as were not served for so long: 90s, 30m, 12h or 7d."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    hub: HubOption = None,
+    as_json: Json = False,
+) -> None:
+    """Removes what is left of instances that are gone, and drafts that nobody serves. Releases stay for ever."""
+    with reported(as_json=as_json):
+        age = _seconds(older_than) if older_than is not None else 0.0 if drafts else None
+        pruned = execute(_prune(age, dry_run, hub), as_json=as_json)
+        if as_json:
+            print_json(pruned.to_json())
+            return
+        for draft in pruned.drafts:
+            console.print(f"the draft {draft.name}, last heard of {_since(draft.seen)} ago", highlight=False)
+        instances = Counter(f"{instance.name}@{instance.version}" for instance in pruned.instances)
+        for ref, count in sorted(instances.items()):
+            console.print(f"{_counted(count, 'ended instance')} of {ref}", highlight=False)
+        if pruned.drafts or instances:
+            told = f"{_counted(len(pruned.drafts), 'draft')} and {_counted(len(pruned.instances), 'ended instance')}"
+            say(f"would remove {told}" if dry_run else f"removed {told}")
+        else:
+            say("there is nothing to remove")
+        if age is None:
+            say("drafts are kept; --drafts removes those that nobody serves")
+
+
+def _seconds(text: str) -> float:
+    from agent_env.errors import InvalidArguments
+
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if found is None:
+        raise InvalidArguments(f"--older-than must be a number and s, m, h or d, such as 7d, not {text!r}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _since(moment: float) -> str:
+    """How long ago something was, in the largest unit that it fills."""
+    passed = max(0.0, time.time() - moment)
+    unit = next((unit for unit, seconds in reversed(_UNITS.items()) if passed >= seconds), "s")
+    return f"{passed // _UNITS[unit]:.0f}{unit}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+async def _prune(age: float | None, dry_run: bool, hub: str | None) -> Any:
+    from agent_env.hub import shared_hub
+
+    return await shared_hub(hub).prune(drafts_older_than=age, dry_run=dry_run)
 
 
 async def _list(name: str | None, hub: str | None) -> Any:

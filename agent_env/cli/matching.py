@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from agent_env.cli.output import HubOption, Json, console, execute, print_json, print_table, reported
+from agent_env.cli.output import HubOption, Json, execute, nothing_in, print_json, print_table, reported, say
 
 
 def match(
@@ -16,11 +16,15 @@ def match(
         typer.Argument(help="Whose needs: a card file, a URL or a reference; or use --skill, --tag, --name."),
     ] = None,
     seat: Annotated[str | None, typer.Option(help="Which of its needs; default: all, as a team.")] = None,
-    skill: Annotated[list[str] | None, typer.Option("--skill", help="A skill that is needed.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag that is needed.")] = None,
+    skill: Annotated[
+        list[str] | None, typer.Option("--skill", help="A skill that is needed; may be given again.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag that is needed; may be given again.")] = None,
     name: Annotated[str | None, typer.Option(help="The name that is needed.")] = None,
     version: Annotated[str | None, typer.Option(help="The range of versions that is needed.")] = None,
-    example: Annotated[list[str] | None, typer.Option("--example", help="A request like those to come.")] = None,
+    example: Annotated[
+        list[str] | None, typer.Option("--example", help="A request like those to come; may be given again.")
+    ] = None,
     explain: Annotated[str | None, typer.Option("--explain", help="Explain this candidate, rule by rule.")] = None,
     limit: Annotated[int, typer.Option(help="How many candidates to explain.")] = 10,
     hub: HubOption = None,
@@ -61,7 +65,9 @@ def _pair(asked: Any, seat: str | None, limit: int, hub: str | None, as_json: bo
     else:
         if report.rows():
             print_table(HEADER, report.rows())
-        console.print(report.summary, markup=False, highlight=False)
+        say(report.summary)
+        if not report.considered:
+            say(nothing_in(hub))
     if report.best is None:
         raise typer.Exit(1)
 
@@ -74,8 +80,11 @@ def _team(card: Any, limit: int, hub: str | None, as_json: bool) -> None:
     if as_json:
         print_json(team.to_json())
     else:
+        if not team.seats:
+            say(f"{card.ref} needs nobody; ask with --skill, --tag or --name instead")
+            return
         print_table(("seat", *HEADER), team.rows())
-        console.print(team.summary, markup=False, highlight=False)
+        say(team.summary)
 
 
 def _explain(asked: Any, candidate: str, hub: str | None, as_json: bool) -> None:

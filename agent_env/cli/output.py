@@ -11,10 +11,14 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 T = TypeVar("T")
+
+_FOLDED_WIDTH = 24
+"""How narrow a column of a table may become: text that is folded more than that is not read."""
 
 console = Console()
 errors = Console(stderr=True)
@@ -31,14 +35,60 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
+def say(sentence: str) -> None:
+    """Prints a sentence as it is, in one line, so that a command or a path in it can be copied."""
+    console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def nothing_in(hub: str | None, name: str | None = None) -> str:
+    """What to do next with a hub that has nothing, or nothing of a name."""
+    from agent_env.hub import locate
+
+    if name is not None:
+        return f"the hub {locate(hub)} has no {name!r}; `agent-env hub list` shows what it has"
+    return f"the hub {locate(hub)} is empty; publish an agent with `agent-env push module:agent`, or serve one"
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Prints a table; a cell is text as it is, or a `Text` with a style."""
+    """Prints a table; a cell is text as it is, or a `Text` with a style.
+
+    Where the terminal is too narrow for its columns, each row becomes a few lines under its first cell instead.
+    """
+    cells = [[item if isinstance(item, Text) else Text(str(item)) for item in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(map(Text, columns), *cells, strict=True)]
+    least = [min(width, _FOLDED_WIDTH) for width in widths]
+    if sum(least) + 3 * len(least) + 1 > console.width:
+        _print_rows(columns, cells, title)
+        return
     table = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(item if isinstance(item, Text) else Text(str(item)) for item in row))
+    for column, width in zip(columns, least, strict=True):
+        table.add_column(column, overflow="fold", min_width=width)
+    for row in cells:
+        table.add_row(*row)
     console.print(table)
+
+
+def _print_rows(columns: Sequence[str], cells: Sequence[Sequence[Text]], title: str | None) -> None:
+    """Prints each row as its first cell, and the others with their names in as few lines as they fill."""
+    if title is not None:
+        console.print(Text(title, "italic"))
+    for first, *rest in cells:
+        first.stylize("bold")
+        console.print(first)
+        lines: list[Text] = []
+        for column, cell in zip(columns[1:], rest, strict=True):
+            if cell.plain:
+                named = Text.assemble((f"{column} ", "dim"), Text(", ").join(cell.split()))
+                if lines and lines[-1].cell_len + named.cell_len + 5 <= console.width:
+                    lines[-1] = Text(" · ").join((lines[-1], named))
+                else:
+                    lines.append(named)
+        for line in lines:
+            console.print(Padding(line, (0, 0, 0, 2), expand=False))
+
+
+def _width(cell: Text) -> int:
+    return max((line.cell_len for line in cell.split()), default=0)
 
 
 def execute(work: Coroutine[Any, Any, T], *, as_json: bool = False) -> T:

@@ -9,6 +9,7 @@ from agent_env.hub.records import (
     Instance,
     LaunchClaim,
     Lease,
+    Pruned,
     Release,
     Resolution,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "LaunchClaim",
     "Lease",
     "Location",
+    "Pruned",
     "Release",
     "Resolution",
     "locate",

@@ -40,8 +40,8 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
     what comes from elsewhere is owned by `ANYBODY`, since an owner keeps a launch from being run here.
 
     Reads are GET `/v1/resolve?ref=`, `/v1/list?name=`, `/v1/instances?name=&launch_id=`, `/v1/changes?since=`; changes
-    are POST `/v1/publish`, `yank`, `unyank`, `deprecate`, `register`, `renew`, `release`, `doubt`, `claim_launch` and
-    `end_launch`, each with a JSON body. Errors are `{"error": {code, message, retryable, data}}`.
+    are POST `/v1/publish`, `yank`, `unyank`, `deprecate`, `prune`, `register`, `renew`, `release`, `doubt`,
+    `claim_launch` and `end_launch`, each with a JSON body. Errors are `{"error": {code, message, retryable, data}}`.
     """
     api = _Api(hub, tokens or None, (limits or Limits()).max_message_bytes)
     reads: dict[str, Handler] = {
@@ -55,6 +55,7 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
         "yank": api.yank,
         "unyank": api.unyank,
         "deprecate": api.deprecate,
+        "prune": api.prune,
         "register": api.register,
         "renew": api.renew,
         "release": api.release,
@@ -120,6 +121,10 @@ class _Api:
     async def deprecate(self, request: Request) -> Any:
         hub, body = await self._change(request, messages.Mark)
         return (await hub.deprecate(body.name, body.version, body.reason)).to_json()
+
+    async def prune(self, request: Request) -> Any:
+        hub, body = await self._change(request, messages.Prune)
+        return (await hub.prune(drafts_older_than=body.drafts_older_than, dry_run=body.dry_run)).to_json()
 
     async def register(self, request: Request) -> Any:
         hub, body = await self._change(request, messages.Register)

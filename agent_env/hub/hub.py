@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from agent_env.hub.choice import Chooser
 from agent_env.hub.location import Location, locate
-from agent_env.hub.records import Changes, Entry, Instance, LaunchClaim, Lease, Release, Resolution
+from agent_env.hub.records import Changes, Entry, Instance, LaunchClaim, Lease, Pruned, Release, Resolution
 from agent_env.net import PerLoop
 from agent_env_cards import EnvironmentCard, Reference
 
@@ -90,6 +90,16 @@ class Hub(ABC):
     @abstractmethod
     async def deprecate(self, name: str, version: str, reason: str) -> Release:
         """Marks a release as one not to start with; it resolves as before. The reason names the successor."""
+
+    @abstractmethod
+    async def prune(self, *, drafts_older_than: float | None = None, dry_run: bool = False) -> Pruned:
+        """Removes what is left of instances that are gone, and, with an age in seconds, drafts that nobody serves.
+
+        A lease is kept for 21 minutes after its last sign of life, while it counts in the judgement of the others.
+        A draft is removed when no instance of it is up or suspect, nobody launches it, and it was neither published
+        nor served for `drafts_older_than`; with an owner only by that owner. A release is never removed, yanked or
+        not: its name and version are never free again. `dry_run` only tells what would be removed.
+        """
 
     # ── instances ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from agent_env.errors import InvalidArguments
-from agent_env.hub import launches, leases, releases
+from agent_env.hub import launches, leases, pruning, releases
 from agent_env.hub.database import Database
 from agent_env.hub.facts import Facts
 from agent_env.hub.hub import Hub
@@ -22,6 +22,7 @@ from agent_env.hub.records import (
     Instance,
     LaunchClaim,
     Lease,
+    Pruned,
     Release,
     Resolution,
 )
@@ -76,6 +77,12 @@ class LocalHub(Hub):
 
     async def deprecate(self, name: str, version: str, reason: str) -> Release:
         return await self._mark(name, version, deprecated=reason)
+
+    async def prune(self, *, drafts_older_than: float | None = None, dry_run: bool = False) -> Pruned:
+        async with self._database.write() as connection:
+            return await pruning.prune(
+                connection, drafts_older_than, self._owner, self._clock(), grace=self._in_grace(), dry_run=dry_run
+            )
 
     async def _mark(self, name: str, version: str, **marks: Any) -> Release:
         _reference(f"{name}@{version}")

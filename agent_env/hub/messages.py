@@ -45,6 +45,13 @@ class Mark(Request):
     reason: str = ""
 
 
+class Prune(Request):
+    """Remove what is gone."""
+
+    drafts_older_than: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    dry_run: bool = False
+
+
 class Register(Request):
     """List an instance of a card."""
 

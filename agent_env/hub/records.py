@@ -196,6 +196,35 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What is left of an instance that is gone, or of a draft (without a `url`), `seen` last at a moment in seconds."""
+
+    name: str
+    version: str
+    url: str | None
+    seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was removed from a hub, or would be (`dry_run`)."""
+
+    instances: tuple[Remains, ...]
+    drafts: tuple[Remains, ...]
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote."""
+        instances, drafts = (tuple(Remains(**one) for one in value[kind]) for kind in ("instances", "drafts"))
+        return cls(instances, drafts, bool(value["dry_run"]))
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchClaim:
     """The outcome of asking to be the one who launches a release.
 

@@ -34,7 +34,7 @@ async def publish(
     A draft is replaced, with its launch; one that was `launched` from it keeps that, edited as it may be. The owner
     stays the first one, and nobody else says how a release is launched: whoever launches it relies on that.
     """
-    sequence = await _next(connection)
+    sequence = await lock(connection) + 1
     known = await find(connection, facts.name, facts.version)
     await _check_owner(connection, facts.name, owner, known)
     if known is not None and launch not in (None, known.launch) and known.owner != owner:
@@ -65,13 +65,19 @@ async def mark(
     connection: AsyncConnection, hub: str, owner: str | None, name: str, version: str, **marks: Any
 ) -> Release:
     """Sets `yanked` or `deprecated` of a release that exists."""
-    sequence = await _next(connection)
+    sequence = await lock(connection) + 1
     known = pick(Reference(name, version), await of_name(connection, name, hub), hub)
     await _check_owner(connection, name, owner, known)
     marked = replace(known, sequence=sequence, **marks)
     await _update(connection, marked)
     await _advance(connection, sequence)
     return marked
+
+
+async def lock(connection: AsyncConnection) -> int:
+    """Locks the feed, and with it all changes to releases, until the transaction ends; gives its last number."""
+    sequence: int = (await connection.execute(select(feed.c.sequence).with_for_update())).scalar_one()
+    return sequence
 
 
 async def find(connection: AsyncConnection, name: str, version: str) -> Release | None:
@@ -142,12 +148,6 @@ async def _check_owner(connection: AsyncConnection, name: str, owner: str | None
 def _not_yours(name: str, owner: str | None) -> Forbidden:
     holder = "the machine of this hub" if owner is None else repr(owner)
     return Forbidden(f"the name {name!r} belongs to {holder}; publish under another name")
-
-
-async def _next(connection: AsyncConnection) -> int:
-    """Locks the feed, and with it all changes to releases, until the transaction ends."""
-    sequence: int = (await connection.execute(select(feed.c.sequence).with_for_update())).scalar_one()
-    return sequence + 1
 
 
 async def _advance(connection: AsyncConnection, sequence: int) -> None:

@@ -11,7 +11,7 @@ from agent_env.errors import DeadlineExceeded, ProtocolError, TransportError
 from agent_env.hub.facts import Facts
 from agent_env.hub.hub import Hub
 from agent_env.hub.location import TOKEN_VARIABLE, Location
-from agent_env.hub.records import Changes, Entry, Instance, LaunchClaim, Lease, Release, Resolution
+from agent_env.hub.records import Changes, Entry, Instance, LaunchClaim, Lease, Pruned, Release, Resolution
 from agent_env.net import bearer_headers, request_json
 from agent_env_cards import EnvironmentCard, Reference
 
@@ -42,6 +42,10 @@ class RemoteHub(Hub):
 
     async def deprecate(self, name: str, version: str, reason: str) -> Release:
         return Release.from_json(await self._post("deprecate", name=name, version=version, reason=reason))
+
+    async def prune(self, *, drafts_older_than: float | None = None, dry_run: bool = False) -> Pruned:
+        answer = await self._post("prune", drafts_older_than=drafts_older_than, dry_run=dry_run)
+        return Pruned.from_json(answer)
 
     async def register(
         self,
