@@ -3,6 +3,7 @@
 from agent_env.episodes.choice import Choice
 from agent_env.episodes.database import EpisodeStore
 from agent_env.episodes.episode import Boundary, Episode, Failure, Node, Trace
+from agent_env.episodes.graph import MessageNode, message_graph, path_to, paths
 from agent_env.episodes.recorder import EpisodeRecorder, new_episode_id, recording
 from agent_env.episodes.records import (
     RECORD_KINDS,
@@ -34,13 +35,17 @@ __all__ = [
     "EpisodeSummary",
     "EpisodeWriter",
     "Failure",
+    "MessageNode",
     "Node",
     "RewardRecord",
     "Trace",
     "TurnRecord",
     "find_episode",
+    "message_graph",
     "new_episode_id",
     "open_episodes",
+    "path_to",
+    "paths",
     "record_from_json",
     "recording",
     "render_tree",
