@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
-import sys
 
 from agent_env.gateway.app import Gateway
 from agent_env.gateway.server import ADMIN_VARIABLE, running
@@ -15,13 +13,7 @@ from agent_env.net.serving import run_loop, stop_signals
 
 async def serve(gateway: Gateway, host: str, port: int, *, until_stdin_ends: bool) -> None:
     """Serves until the process is told to stop."""
-    with stop_signals() as stop:
-        if until_stdin_ends:
-            reader = asyncio.StreamReader()
-            protocol = asyncio.StreamReaderProtocol(reader)
-            await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
-            ended = asyncio.ensure_future(reader.read())
-            ended.add_done_callback(lambda _: stop.set())
+    with stop_signals(until_stdin_ends=until_stdin_ends) as stop:
         async with running(gateway, host=host, port=port) as url:
             print(json.dumps({"url": url}), flush=True)
             await stop.wait()

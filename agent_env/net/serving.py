@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import threading
@@ -18,6 +19,12 @@ from agent_env.errors import ConfigurationError
 from agent_env.net.garbage import collect_rarely
 
 log = logging.getLogger("agent_env.net")
+
+STDIN_VARIABLE = "AGENT_ENV_UNTIL_STDIN_ENDS"
+"""The environment variable that says, as 1, to stop serving when standard input ends.
+
+For a process that must not outlive the one that starts it: that one makes standard input a pipe and keeps its other
+end, which is closed however it dies, on every system."""
 
 KEEP_ALIVE_SECONDS = 60
 """How long an idle connection is kept: longer than the shared client keeps one, so that it never uses a closing one."""
@@ -106,16 +113,21 @@ async def served(
 
 
 @contextmanager
-def stop_signals() -> Generator[asyncio.Event]:
+def stop_signals(*, until_stdin_ends: bool | None = None) -> Generator[asyncio.Event]:
     """Gives an event that SIGINT and SIGTERM set while the block runs, in place of what they do otherwise.
 
-    Only the main thread is told of signals; in another one nothing sets it.
+    With `until_stdin_ends`, by default where the environment variable `STDIN_VARIABLE` is 1, the end of standard input
+    sets it too. Only the main thread is told of all this; in another one nothing sets it.
     """
     stop = asyncio.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     loop = asyncio.get_running_loop()
+    # It is meant for this process: what we start has a standard input of its own.
+    asked = os.environ.pop(STDIN_VARIABLE, "") == "1"
+    if asked if until_stdin_ends is None else until_stdin_ends:
+        threading.Thread(target=_wait_for_stdin, args=(loop, stop), name="wait for stdin", daemon=True).start()
     for kind in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(kind, stop.set)
     try:
@@ -123,6 +135,15 @@ def stop_signals() -> Generator[asyncio.Event]:
     finally:
         for kind in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(kind)
+
+
+def _wait_for_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    # Read from the descriptor: the buffer of `sys.stdin` has a lock, which a thread that is left behind would keep.
+    with suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    with suppress(RuntimeError):  # the loop has ended before
+        loop.call_soon_threadsafe(stop.set)
 
 
 def run_loop(work: Coroutine[Any, Any, None]) -> None:

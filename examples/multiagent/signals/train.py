@@ -24,14 +24,18 @@ from agents import CODES, OBJECTS
 from rich.console import Console
 from rich.table import Table
 
-from agent_env import Environment
-from agent_env.episodes import Episode, EpisodeWriter
+from agent_env.episodes import Episode, EpisodeStore
 from agent_env.gateway import GatewayProcess, RunHandle, SeatPolicy, launched, running
 from agent_env.net.garbage import collect_rarely
+from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import (
     Policy,
     PolicyServer,
+    Scenario,
+    Seat,
+    Team,
     WordTokenizer,
+    collect,
     learn,
     make_model,
     plot_curves,
@@ -50,15 +54,17 @@ HABIT = 0.3  # how often a fresh policy follows the convention that both have se
 CHANCE = 1 / len(OBJECTS)
 
 
-async def play(obj: str) -> str:
+async def play(team: Team, obj: str) -> str:
     """One episode: the object goes to A in a session of its own; whom A asks is A's own matter."""
-    async with Environment(SENDER, seat="sender") as sender:
-        return (await sender.call_tool("chat", {"message": obj})).text
+    return (await team["sender"].chat(obj)).text
 
 
-def score(episode: Episode) -> None:
+def score(episode: Episode) -> dict[str, dict[str, float]]:
     """Both are rewarded when the answer is the object."""
-    episode.score("named", float(episode.info["result"] == episode.task))
+    return {"team": {"named": float(episode.info["result"] == episode.task)}}
+
+
+signals = Scenario(play, score, {"sender": Seat(SENDER, "sender"), "receiver": Seat(policy="receiver")}, "signals")
 
 
 @dataclass
@@ -76,7 +82,7 @@ class Player:
     """Plays episodes through the gateway and keeps them all."""
 
     def __init__(
-        self, options: argparse.Namespace, gateway: GatewayProcess, store: EpisodeWriter, progress: RolloutProgress
+        self, options: argparse.Namespace, gateway: GatewayProcess, store: EpisodeStore, progress: RolloutProgress
     ) -> None:
         self.options = options
         self.gateway = gateway
@@ -87,21 +93,21 @@ class Player:
         """Opens a run; every episode is kept below, so the gateway need not keep its part of them as well."""
         return await RunHandle.open(self.gateway.url, self.gateway.admin_token, seats, keep_journal=False)
 
-    async def play(self, run: RunHandle, tasks: Sequence[str], result: Result, **info: Any) -> list[Episode]:
-        """Plays one episode a task and writes them to disk."""
-        episodes = await rollout(
+    async def play(
+        self, run: RunHandle, tasks: Sequence[str], result: Result, *, group_size: int = 1, **info: Any
+    ) -> list[Episode]:
+        """Plays each task `group_size` times."""
+        stream = rollout(
+            signals,
             tasks,
-            play,
             run=run,
-            score=score,
+            store=self.store,
+            group_size=group_size,
             concurrency=self.options.concurrency,
-            on_episode=self.progress.played_one,
+            info={"arm": result.arm, "seed": result.seed, **info},
+            progress=self.progress,
         )
-        for episode in episodes:
-            episode.info |= {"arm": result.arm, "seed": result.seed, **info}
-        self.progress.scored(episodes)
-        self.store.append(episodes)
-        return episodes
+        return await collect(stream)
 
     async def evaluate(self, seats: Mapping[str, SeatPolicy], result: Result, when: str) -> tuple[float, float]:
         """The mean reward of fresh episodes, sampled and greedy."""
@@ -130,10 +136,10 @@ async def train(player: Player, server: PolicyServer, endpoint: str, result: Res
     rng = random.Random(result.seed)
     async with await player.open(seats) as run:
         for update in range(player.options.updates):
-            tasks = [obj for obj in rng.choices(OBJECTS, k=TASKS) for _ in range(GROUP)]
-            episodes = await player.play(run, tasks, result, phase="training", update=update)
+            tasks = rng.choices(OBJECTS, k=TASKS)
+            episodes = await player.play(run, tasks, result, group_size=GROUP, phase="training", update=update)
             result.curve.append(mean(episodes))
-            learn(policies, episodes)
+            learn(policies, episodes, credit="per_prompt")
     result.after = await player.evaluate(seats, result, "after")
 
 
@@ -161,10 +167,15 @@ def mean(episodes: Sequence[Episode]) -> float:
 
 @asynccontextmanager
 async def agents(*flags: str) -> AsyncGenerator[None, None]:
-    """Runs both agents, each in a process of its own, until the block ends."""
+    """Runs both agents, each in a process of its own, until the block ends; they also end when this process dies."""
     program = str(Path(__file__).with_name("agents.py"))
     processes = [
-        await asyncio.create_subprocess_exec(sys.executable, program, seat, *flags, stdout=asyncio.subprocess.PIPE)
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, program, seat, *flags),
+            env={**os.environ, STDIN_VARIABLE: "1"},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
         for seat in SEATS
     ]
     try:
@@ -220,7 +231,7 @@ async def main(options: argparse.Namespace) -> list[Result]:
         results = [Result(arm, seed) for arm, seed in arms]
         total = len(results) * (options.updates * TASKS * GROUP + 4 * options.evaluated)
     began = time.monotonic()
-    with EpisodeWriter(folder / "episodes.jsonl") as store, rollout_progress(total) as progress:
+    with EpisodeStore(folder / "episodes.db") as store, rollout_progress(total) as progress:
         async with launched(folder / "gateway") as gateway, agents(*(["--explain"] if options.endpoint else [])):
             player = Player(options, gateway, store, progress)
             if options.endpoint:
