@@ -130,6 +130,7 @@ def measured(cards: int, schemas: int, count: int, seed: int) -> dict[str, Any]:
         "schemas": schemas,
         "fitting": statistics.mean(report.fitting for report in reports) / cards,
         "comparisons": matchmaker.verdicts.comparisons,
+        "proofs": matchmaker.verdicts.proofs,
         "index_ms": indexing,
         "observe_ms": observing,
         "new_median_ms": statistics.median(new),
@@ -161,7 +162,7 @@ def main() -> None:
         "what",
         "ms (CPU)",
         title=f"{options.cards} cards, {options.schemas} schemas, "
-        f"{result['fitting']:.0%} fitting, {result['comparisons']} comparisons",
+        f"{result['fitting']:.0%} fitting, {result['comparisons']} comparisons, {result['proofs']} proofs",
     )
     for name, label in (
         ("index_ms", "index all cards"),

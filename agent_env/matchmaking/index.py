@@ -52,9 +52,14 @@ class Index:
         self._tools: dict[str, dict[tuple[str, str | None], tuple[Named, Named | None, _Set]]] = defaultdict(dict)
         for at, candidate in enumerate(candidates):
             self._add(at, candidate)
+        # What every pairing asks is made now, so that none waits for it.
         for groups in self._tools.values():
-            for takes, _, _ in groups.values():
+            for takes, _, group in groups.values():
                 verdicts.prepare(takes)
+                group.bits()
+        for kinds in self._alike.values():
+            for _, group in kinds.values():
+                group.bits()
         self.observe(candidates)
 
     def observe(self, candidates: Sequence[Candidate]) -> None:
@@ -65,6 +70,7 @@ class Index:
             live.add(str(candidate.liveness), at)
             if candidate.free is not None and candidate.free <= 0:
                 full.add(at)
+        live.settle()
         self._live = live
         self._full = full.bits()
 
@@ -211,6 +217,11 @@ class _Groups:
 
     def add(self, word: str, at: int) -> None:
         self._sets.setdefault(word, _Set()).add(at)
+
+    def settle(self) -> None:
+        """Makes all sets now, where each will be asked for."""
+        for found in self._sets.values():
+            found.bits()
 
     def of(self, word: str) -> Bits:
         found = self._sets.get(word)

@@ -212,7 +212,7 @@ class Matchmaker:
 
     def _wishes(self, query: Query, among: Bits) -> list[Bits]:
         found: list[Bits] = []
-        for name, wish in query.wishes():
+        for name, wish in query.wishes:
             swept = self._index.sweep(RULE[name], wish, among)
             found.append(among & ~(swept.no | swept.unknown | swept.partial))
         return found
@@ -236,7 +236,7 @@ class Matchmaker:
         findings = tuple(rule.apply(query, candidate, self.verdicts) for rule in RULES)
         wanted = query.criteria.skills
         covers = [cover_of(skill, candidate.card.offers)[0] for skill in wanted]
-        met = [RULE[name].apply(wish, candidate, self.verdicts).result == "yes" for name, wish in query.wishes()]
+        met = [RULE[name].apply(wish, candidate, self.verdicts).result == "yes" for name, wish in query.wishes]
         if text is None:
             text = self._index.corpus.score(need_words(query.need), candidate.card)
         scores = Scores(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agent_env.errors import ConfigurationError
@@ -44,11 +44,15 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A need, the criteria of it that are asked now, and the caller."""
+    """A need, the criteria of it that are asked now, and the caller.
+
+    `wishes` is what the need prefers, one query a wish, each with the name of the rule that decides it.
+    """
 
     need: Need
     criteria: Criteria
     caller: Caller
+    wishes: tuple[tuple[str, Query], ...] = ()
 
     @classmethod
     def of(cls, need: Need, caller: Caller) -> Query:
@@ -61,21 +65,22 @@ class Query:
                     raise ConfigurationError(
                         f"the need {need.seat!r} asks for no version that there is: {error}"
                     ) from None
-        return cls(need, need.requires, caller)
+        wishes = tuple((rule, cls(need, criteria, caller)) for rule, criteria in _apart(need.prefers))
+        return cls(need, need.requires, caller, wishes)
 
-    def wishes(self) -> list[tuple[str, Query]]:
-        """What the need prefers, one query a wish, each with the rule that decides it."""
-        wanted = self.need.prefers
-        made: list[tuple[str, Criteria]] = [("skills", Criteria(skills=[skill])) for skill in wanted.skills]
-        made += [("tags", Criteria(tags=[tag])) for tag in wanted.tags]
-        if wanted.name is not None:
-            made.append(("name", Criteria(name=wanted.name)))
-        if wanted.version is not None:
-            made.append(("version", Criteria(version=wanted.version)))
-        if wanted.input_modes:
-            made.append(("modes", Criteria(input_modes=wanted.input_modes)))
-        if wanted.output_modes:
-            made.append(("modes", Criteria(output_modes=wanted.output_modes)))
-        if wanted.tool is not None:
-            made.append(("tool", Criteria(tool=wanted.tool)))
-        return [(rule, replace(self, criteria=criteria)) for rule, criteria in made]
+
+def _apart(wanted: Criteria) -> Iterator[tuple[str, Criteria]]:
+    for skill in wanted.skills:
+        yield "skills", Criteria(skills=[skill])
+    for tag in wanted.tags:
+        yield "tags", Criteria(tags=[tag])
+    if wanted.name is not None:
+        yield "name", Criteria(name=wanted.name)
+    if wanted.version is not None:
+        yield "version", Criteria(version=wanted.version)
+    if wanted.input_modes:
+        yield "modes", Criteria(input_modes=wanted.input_modes)
+    if wanted.output_modes:
+        yield "modes", Criteria(output_modes=wanted.output_modes)
+    if wanted.tool is not None:
+        yield "tool", Criteria(tool=wanted.tool)

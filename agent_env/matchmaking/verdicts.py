@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from agent_env_cards.compatibility import Answer, Prepared, Verdict, answer, compare, disjoint
+from agent_env_cards.compatibility import Answer, Pool, Prepared, Verdict, answer, compare, disjoint
 
 MAX_KEPT = 50_000
 
@@ -20,14 +20,16 @@ K = TypeVar("K")
 
 
 class Verdicts:
-    """Compares schemas, and remembers by the digests of their meaning; `comparisons` counts what was worked out.
+    """Compares schemas, and remembers by the digests of their meaning.
 
+    `comparisons` counts the pairs that were worked out, and `proofs` what that took: the parts that schemas have in
+    common are proven once.
     The side that speaks (a caller's arguments, a tool's result) sends only properties that it declares.
     """
 
     def __init__(self) -> None:
-        self.comparisons = 0
-        self._pool: dict[str, Any] = {}
+        self.comparisons = self.proofs = 0
+        self._pool = Pool()
         self._names: OrderedDict[int, Named] = OrderedDict()
         self._digests: OrderedDict[str, str] = OrderedDict()
         self._prepared: OrderedDict[tuple[str, bool], Prepared] = OrderedDict()
@@ -72,7 +74,10 @@ class Verdicts:
         found = known.get(pair)
         if found is None:
             self.comparisons += 1
-            found = _kept(known, pair, work(self._schema(speaker, True), self._schema(taker, False)))
+            left, right = self._schema(speaker, True), self._schema(taker, False)
+            before = left.proofs
+            found = _kept(known, pair, work(left, right))
+            self.proofs += left.proofs - before
         return found
 
     def _schema(self, schema: Named, speaks: bool) -> Prepared:

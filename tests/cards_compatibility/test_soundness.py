@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from agent_env_cards.compatibility import NO_WITNESS, Prepared, Verdict, answer, compare, disjoint, is_subschema
+from agent_env_cards.compatibility import NO_WITNESS, Pool, Prepared, Verdict, answer, compare, disjoint, is_subschema
 from agent_env_cards.compatibility.alternatives import Space
 from agent_env_cards.compatibility.dialect import read
 from agent_env_cards.compatibility.entailment import Prover
@@ -132,7 +132,7 @@ def test_callers_that_send_declared_properties_only_are_judged_as_if_they_said_s
 
 
 def test_schemas_that_are_prepared_once_get_the_same_answers(schemas: Any) -> None:
-    pool: dict[str, Any] = {}
+    pool = Pool()
     pairs = list(schemas(random.Random(77)).pairs(300))
     senders = [Prepared(left, pool=pool) for left, _ in pairs]
     takers = [Prepared(right, pool=pool) for _, right in pairs]

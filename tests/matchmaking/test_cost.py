@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent_env.matchmaking import Finding, Matchmaker
+from agent_env.matchmaking.index import bits_of
 from agent_env.matchmaking.rules import RULES, Rule
 from agent_env_cards import Need, ToolUse
 
@@ -52,6 +53,51 @@ def test_schemas_of_candidates_that_other_rules_reject_are_not_compared(benchmar
     use = ToolUse(name="work", arguments=benchmark.sent(rng))
     matchmaker.pair(Need("worker", name=one.card.name, tool=use), limit=0)
     assert matchmaker.verdicts.comparisons <= 1
+
+
+def test_a_new_need_costs_as_many_proofs_as_schemas_have_parts_and_not_as_there_are_schemas(benchmark: Any) -> None:
+    rng = random.Random(0)
+    matchmaker = Matchmaker(benchmark.population(rng, 2_000, 500))
+    # Six properties of seven kinds, the task, seven names that may be required, and the type.
+    parts = 6 * 7 + 1 + 7 + 1
+    for need in benchmark.needs(rng, 5):
+        compared, proofs = matchmaker.verdicts.comparisons, matchmaker.verdicts.proofs
+        report = matchmaker.pair(need, limit=0)
+        assert matchmaker.verdicts.comparisons - compared > 200 and report.fitting > 50
+        assert 10 < matchmaker.verdicts.proofs - proofs <= parts + 5
+
+
+def test_what_cannot_be_decided_of_a_property_is_tried_once_for_all_schemas_that_have_it(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    kinds = [{"type": "string", "format": "uri"}, {"type": "string", "maxLength": 5_000}, {"type": "string"}]
+    monkeypatch.setattr(benchmark, "KINDS", kinds)
+    matchmaker = Matchmaker(benchmark.population(rng, 2_000, 500))
+    texts = {name: {"type": "string"} for name in ("task", "size")}
+    use = ToolUse(name="work", arguments={"type": "object", "properties": texts, "required": ["task"]})
+    report = matchmaker.pair(Need("worker", skills=["math"], tool=use), limit=2_000)
+    assert {str(explanation.degree) for explanation in report.ranked} >= {"fits", "unknown"}
+    matchmaker = Matchmaker(matchmaker.candidates)
+    matchmaker.pair(Need("worker", skills=["math"], tool=use), limit=0)
+    assert matchmaker.verdicts.comparisons > 150 and matchmaker.verdicts.proofs <= 6 * 3 + 1 + 7 + 1 + 15
+
+
+def test_no_pairing_waits_for_what_every_pairing_asks(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counting(members: Any) -> int:
+        made.append(len(members))
+        return bits_of(members)
+
+    monkeypatch.setattr("agent_env.matchmaking.index.bits_of", counting)
+    rng = random.Random(0)
+    matchmaker = Matchmaker(benchmark.population(rng, 300, 50))
+    need = benchmark.needs(rng, 1)[0]
+    made.clear()
+    matchmaker.pair(need, limit=0)
+    # A skill, by its name and as a part, and two tags.
+    assert len(made) <= 2 + 2
 
 
 def test_rules_are_asked_of_kinds_of_candidates_and_in_full_only_of_the_best(

@@ -37,7 +37,7 @@ def test_every_rule_says_the_same_of_all_and_of_each(population: Any, seed: int)
     need = people.need()
     query = Query.of(need, people.rng.choice(CALLERS))
     for rule in RULES:
-        for asked in [query, *(wish for name, wish in query.wishes() if name == rule.name)]:
+        for asked in [query, *(wish for name, wish in query.wishes if name == rule.name)]:
             swept = index.sweep(rule, asked, index.everyone)
             for at, candidate in enumerate(candidates):
                 found = rule.apply(asked, candidate, Verdicts())

@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from agent_env_cards.compatibility.comparison import Prepared, answer, compare, disjoint
+from agent_env_cards.compatibility.dialect import Pool
 from agent_env_cards.compatibility.verdict import NO_WITNESS, Answer, Verdict
 
-__all__ = ["NO_WITNESS", "Answer", "Prepared", "Verdict", "answer", "compare", "disjoint", "is_subschema"]
+__all__ = ["NO_WITNESS", "Answer", "Pool", "Prepared", "Verdict", "answer", "compare", "disjoint", "is_subschema"]
 
 
 def is_subschema(left: Any, right: Any, *, declared_only: bool = False) -> Verdict:

@@ -98,18 +98,27 @@ class Document:
             return None
 
 
-def read(schema: Any, *, declared_only: bool = False, pool: dict[str, Schema] | None = None) -> Document:
-    """Rewrites a schema; raises `Malformed`.
+@dataclass
+class Pool:
+    """What schemas that are read with one pool have in common, each once, by its text.
 
-    Documents that are read with one `pool` share their simple parts, so that what was proven of one is known of all.
+    `simple` are schemas inside of others, so that what was proven of one is known of all; `parts` are what whole
+    schemas are taken apart into.
     """
-    return _Reader(schema, declared_only, {} if pool is None else pool).document
+
+    simple: dict[str, Schema] = field(default_factory=dict[str, "Schema"])
+    parts: dict[str, Document] = field(default_factory=dict[str, Document])
+
+
+def read(schema: Any, *, declared_only: bool = False, pool: Pool | None = None) -> Document:
+    """Rewrites a schema; raises `Malformed`."""
+    return _Reader(schema, declared_only, pool or Pool()).document
 
 
 class _Reader:
-    def __init__(self, raw: Any, declared_only: bool, pool: dict[str, Schema]) -> None:
+    def __init__(self, raw: Any, declared_only: bool, pool: Pool) -> None:
         self._raw = raw
-        self._pool = pool
+        self._simple = pool.simple
         self._declared_only = declared_only
         dialect = raw.get("$schema", "") if isinstance(raw, dict) else ""
         self._lone_refs = any(draft in str(dialect) for draft in ("draft-04", "draft-06", "draft-07"))
@@ -208,8 +217,6 @@ class _Reader:
         return self._settled(out, raw, path, depth, embedded)
 
     def _settled(self, out: dict[str, Any], raw: dict[str, Any], path: str, depth: int, embedded: bool) -> Schema:
-        if self._declared_only:
-            self.document.speaking.add(id(out))
         _settle_items(out)
         _settle_bounds(out, raw, path)
         if "const" in out:
@@ -227,14 +234,17 @@ class _Reader:
             if "type" in out and not out.keys() & {"enum", "$ref", "allOf", "anyOf", "oneOf", "not", "if"}:
                 out["type"] = list(dict.fromkeys([*out["type"], "null"]))
             else:
-                self._refer(out, embedded)
+                self._finish(out, embedded)
                 return {"anyOf": [out, {"type": ["null"]}]}
-        self._refer(out, embedded)
+        self._finish(out, embedded)
         if depth and out and out.keys() <= _SIMPLEST:
-            return self._pool.setdefault(json.dumps(out, sort_keys=True), out)
+            return self._simple.setdefault(json.dumps(out, sort_keys=True), out)
         return out or True
 
-    def _refer(self, out: dict[str, Any], embedded: bool) -> None:
+    def _finish(self, out: dict[str, Any], embedded: bool) -> None:
+        # What is simple says nothing of properties, and may give way to what is in the pool: its id would go on.
+        if self._declared_only and not out.keys() <= _SIMPLEST:
+            self.document.speaking.add(id(out))
         if "$dynamicRef" in out:
             out["$ref"] = out.pop("$dynamicRef")
             self._pending.append((out, "", True))
