@@ -1,13 +1,20 @@
-"""What the tests of the cards share: the marker that cites a clause, and a card with nothing wrong."""
+"""What the tests of the cards share: the marker that cites a clause, a card with nothing wrong, and the mutants."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_env_cards import CardError, EnvironmentCard, validate_card
+
+# Tests are no packages; this is how they find what they share.
+sys.path.insert(0, str(Path(__file__).parent))
 
 MARKER = "clause(*ids): the test shows that these clauses of cards/README.md hold"
 
@@ -42,3 +49,19 @@ def refused() -> Callable[[object], list[tuple[str, str]]]:
         return [(problem.pointer, problem.clause) for problem in caught.value.problems]
 
     return problems
+
+
+@pytest.fixture
+def kill_all() -> Callable[..., None]:
+    """Runs tests against the mutants of a table; each must be killed by a test that cites its clause."""
+
+    def run(table: str, *tests: str) -> None:
+        here = Path(__file__).parent
+        program = [sys.executable, str(here / "mutation_run.py"), table, *(str(here.parent / test) for test in tests)]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=170, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        outcome: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        assert [mutant for mutant, killer in outcome["killed"].items() if killer is None] == []
+        assert outcome["unsound"] == []
+
+    return run

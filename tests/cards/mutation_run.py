@@ -1,24 +1,36 @@
-"""Runs the tests of each clause against its mutants, and prints which test killed which mutant as JSON.
+"""Runs the tests of each clause against its mutants, and prints which test killed which mutant.
 
-A program of its own, started by test_mutants.py: the mutants exist in this process alone.
+    python mutation_run.py TABLE TESTS [TESTS ...]
+
+A program of its own, started by the tests of each table: the mutants exist in this process alone. Its last line is
+JSON: each mutant with the test that killed it and what that test said, the seconds that it took, and the tests that
+fail without a mutant.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from mutants import Mutant, applied, every_mutant
+from mutants import Mutant, applied, mutants
+
+# A test that waits for what never comes has failed; in a run without mutants these bounds are far away.
+TEST_SECONDS = 15
 
 
 class Mutation:
     """A pytest plugin that, in place of running the tests, runs for each mutant those that cite its clause."""
 
-    def __init__(self) -> None:
-        self.killed: dict[str, str | None] = {}
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self.killed: dict[str, dict[str, str] | None] = {}
+        self.seconds: dict[str, float] = {}
+        self.unsound: list[str] = []
 
     def pytest_configure(self, config: pytest.Config) -> None:
         # Imported here, since pytest wants to be there first. A failure need not be made small.
@@ -36,32 +48,56 @@ class Mutation:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Failed("the tests cannot be collected")
         citing: dict[str, list[pytest.Item]] = {}
         for item in session.items:
             for marker in item.iter_markers("clause"):
                 for clause in marker.args:
                     citing.setdefault(clause, []).append(item)
-        for mutant in every_mutant():
+        killers: dict[str, pytest.Item] = {}
+        for mutant in mutants(self._table):
+            self.killed[str(mutant)] = None
+            started = time.perf_counter()
             with applied(mutant):
-                self.killed[str(mutant)] = self._killer(mutant, citing.get(mutant.clause, []))
+                for item in sorted(citing.get(mutant.clause, ()), key=lambda item: _order(mutant, item)):
+                    said = _failure(item)
+                    if said is not None:
+                        self.killed[str(mutant)] = {"test": item.name, "said": said}
+                        killers[item.nodeid] = item
+                        break
+            self.seconds[str(mutant)] = round(time.perf_counter() - started, 2)
+        # What killed a mutant must live without it, also in a process in which there were others.
+        self.unsound = [f"{name}: {said}" for name, item in killers.items() if (said := _failure(item)) is not None]
         return True
 
-    def _killer(self, mutant: Mutant, items: list[pytest.Item]) -> str | None:
-        for item in items:
-            if any(report.failed for report in runtestprotocol(item, log=False, nextitem=None)):
-                return item.name
-        return None
+
+def _order(mutant: Mutant, item: pytest.Item) -> Sequence[Any]:
+    """Runs the test of the lane first that the mutant is about, and those that cite many clauses last."""
+    lane: str = item.callspec.params.get("lane", "") if hasattr(item, "callspec") else ""
+    about = mutant.target.partition(":")[0].rpartition(".")[2].partition("_")[0]
+    clauses = sum(len(marker.args) for marker in item.iter_markers("clause"))
+    return (not lane or lane != about, clauses)
 
 
-def main() -> int:
+def _failure(item: pytest.Item) -> str | None:
+    """Runs a test; what it said when it failed. One that could not be set up has shown nothing about a clause."""
+    for report in runtestprotocol(item, log=False, nextitem=None):
+        if report.failed and report.when == "call":
+            crash = getattr(report.longrepr, "reprcrash", None)
+            return str(getattr(crash, "message", report.longrepr))[:300]
+    return None
+
+
+def main(table: str, *tests: str) -> int:
     """Runs them all; returns 1 if the tests could not be collected."""
-    mutation = Mutation()
-    folder = Path(__file__).parent
-    status = pytest.main(["-q", "-p", "no:cacheprovider", str(folder)], plugins=[mutation])
+    mutation = Mutation(table)
+    options = ["-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
+    status = pytest.main([*options, *tests], plugins=[mutation])
     print()
-    print(json.dumps(mutation.killed))
+    print(json.dumps({"killed": mutation.killed, "seconds": mutation.seconds, "unsound": mutation.unsound}))
     return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

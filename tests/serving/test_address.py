@@ -149,6 +149,7 @@ async def test_bound_to_every_address_it_is_known_by_one_that_can_be_reached() -
             assert (await env.chat("hi")).text == "hi"
 
 
+@pytest.mark.clause("EC-52")
 async def test_behind_a_proxy_the_agent_card_has_the_address_that_the_client_used() -> None:
     headers = {"X-Forwarded-Host": "agents.example", "X-Forwarded-Proto": "https", "X-Forwarded-Prefix": "/echo"}
     async with AgentEnvironment(echo).serving() as server, http() as session:
@@ -203,6 +204,7 @@ def taken_off(prefix: str, app: ASGIApp) -> ASGIApp:
     return proxied
 
 
+@pytest.mark.clause("EC-52")
 @pytest.mark.parametrize("put", [below, taken_off])
 async def test_every_url_works_below_a_path_prefix(put: Any) -> None:
     app = put("/sandbox/7", AgentEnvironment(echo, name="echo").app(local=True))

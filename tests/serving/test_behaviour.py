@@ -15,10 +15,11 @@ from behaving import LANES, TOKENS, Place, on_every_lane, serving
 
 from agent_env import Environment
 from agent_env.client.resolution import LaneName
-from agent_env.context import CallContext
+from agent_env.context import CallContext, Record
 from agent_env.errors import AgentFailed, UnknownSession
 from agent_env.testing import check_environment
-from agent_env_cards import CARD_PATH, EnvironmentCard, environment_card_url, resolve_url
+from agent_env_cards import CARD_PATH, EnvironmentCard, agent_card_v03, environment_card_url, resolve_url
+from agent_env_cards import agent_card as agent_card_v1
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,9 @@ async def test_cards_health_and_every_url_are_there(place: Place) -> None:
         assert written["digest"] == card.digest()
         agent_card = await get(place.url + "/.well-known/agent-card.json")
         old = await get(place.url + "/.well-known/agent.json")
-        assert old["protocolVersion"] == "0.3.0"
+        assert old == agent_card_v03(card, base_url=place.url)
+        # Clients of both look at the first path, so the members of the old form stand there too.
+        assert agent_card["supportedInterfaces"] == agent_card_v1(card, base_url=place.url)["supportedInterfaces"]
         assert environment_card_url(agent_card) == environment_card_url(old) == address
         assert await get(resolve_url(address, str(card.agent_card))) == agent_card
         assert await get(place.url + "/health") == {"status": "healthy", "success": True, "data": {"status": "healthy"}}
@@ -99,7 +102,8 @@ async def test_turns_of_one_session_run_one_after_the_other_in_the_order_of_arri
             await place.agent.started.acquire()
             for number in range(3):
                 turns.append(tasks.create_task(place.say(lane, f"m{number}", session_id)))
-                while session.using < 2 + number:  # noqa: ASYNC110 - it has arrived when it is counted
+                while session.using < 2 + number:
+                    assert not any(turn.done() for turn in turns), "a turn did not wait for the one before it"
                     await anyio.sleep(0.005)
             place.agent.go_on.release()
     assert [turn.result()["text"] for turn in turns] == ["waited", "3: m0", "4: m1", "5: m2"]
@@ -109,6 +113,7 @@ async def test_turns_of_one_session_run_one_after_the_other_in_the_order_of_arri
 @on_every_lane
 async def test_what_is_said_in_one_session_cannot_be_seen_in_another(place: Place, lane: LaneName) -> None:
     one = (await place.say(lane, "the word is xyzzy"))["session_id"]
+    assert (await place.say(lane, "and xyzzy again", one))["text"].startswith("2: ")
     other = (await place.say(lane, "hello"))["session_id"]
     await place.call(lane, "call_tool", name="remember", arguments={"word": "xyzzy"}, session_id=one)
     again = await place.call(lane, "call_tool", name="remember", arguments={"word": "b"}, session_id=other)
@@ -241,6 +246,22 @@ async def test_an_error_has_a_code_and_what_to_do_and_nothing_of_the_insides(pla
         assert wire.keys() == {"code", "message", "retryable", "data"}
         assert "ValueError" in wire["message"] and "log" in wire["message"]
         assert not any(inside in json.dumps(wire) for inside in ("secret", "Traceback", ".py"))
+
+
+class FullDisk:
+    """A recorder that cannot keep anything, and says so in words of its own."""
+
+    async def record(self, records: Sequence[Record]) -> None:
+        raise OSError("a secret of the disk")
+
+
+@pytest.mark.clause("EC-62")
+@on_every_lane
+async def test_a_failure_of_the_server_itself_tells_nothing_of_the_insides(lane: LaneName) -> None:
+    async with serving(recorder=FullDisk()) as place:
+        failed = await place.refused(lane, "internal", "call_tool", name="chat", arguments={"message": "a"})
+        assert "log" in failed.message and not failed.retryable
+        assert not any(inside in json.dumps(failed.to_wire()) for inside in ("secret", "OSError", "Traceback", ".py"))
 
 
 @pytest.mark.clause("EC-57")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 from behaving import TOKENS, Agent, Once, Place, make, on_every_lane, serving
@@ -14,7 +15,7 @@ from behaving import TOKENS, Agent, Once, Place, make, on_every_lane, serving
 from agent_env import AgentEnvironment, Limits, Need
 from agent_env.client.lanes.websocket import close_sockets
 from agent_env.client.resolution import LaneName
-from agent_env.context import CallContext, Link
+from agent_env.context import CallContext, Link, inject
 from agent_env.errors import AtCapacity, ReleaseConflict
 from agent_env.hub import Hub
 
@@ -75,6 +76,32 @@ async def test_a_call_that_must_not_begin_is_refused_before_the_agent_runs(place
         await place.refused(lane, code, "call_tool", context=context, **chat, **fields)
     assert place.agent.heard == heard
     assert (await place.say(lane, "c", session_id))["text"] == "2: c"
+
+
+@pytest.mark.clause("EC-73")
+async def test_a_call_that_comes_too_late_is_refused_before_the_agent_runs(place: Place) -> None:
+    # Our own lanes would not even send it.
+    heard = list(place.agent.heard)
+    late = inject(CallContext().within(0))
+    assert "agent-env.ms=0" in late["baggage"]
+    chat = {"name": "chat", "arguments": {"message": "b"}}
+    async with aiohttp.ClientSession(headers=late) as http:
+        async with http.post(f"{place.url}/v1/call_tool", json=chat) as response:
+            error = (await response.json())["error"]
+        assert error["code"] == "deadline_exceeded" and "before 'agent@1.0.0' started" in error["message"]
+    assert place.agent.heard == heard
+
+
+@pytest.mark.clause("EC-74")
+@on_every_lane
+async def test_where_only_text_is_read_there_is_no_argument_for_parts(lane: LaneName) -> None:
+    async with make(Once(parts=frozenset({"text"}))).serving(register=False) as server:
+        place = Place(server, Agent())
+        chat = server.card.to_dict()["capabilities"]["tools"][0]
+        assert chat["name"] == "chat" and "parts" not in chat["inputSchema"]["properties"]
+        arguments = {"message": "see", "parts": [{"type": "text", "text": "a"}]}
+        await place.refused(lane, "invalid_arguments", "call_tool", name="chat", arguments=arguments)
+        await close_sockets()
 
 
 @pytest.mark.clause("EC-74")

@@ -36,6 +36,13 @@ async def test_reset_puts_a_session_back_and_a_seed_starts_the_same_episode(plac
     assert (await place.say(lane, "b", session_id))["text"] == "1: b"
     words = await place.call(lane, "call_tool", name="remember", arguments={"word": "y"}, session_id=session_id)
     assert words["text"] == "y"
+    # At its start nothing is asked, and nothing has ended.
+    await place.say(lane, "ask", session_id)
+    await place.call(lane, "reset", session_id=session_id)
+    assert (await place.call(lane, "state", session_id=session_id))["interrupt"] is None
+    await place.say(lane, "last", session_id)
+    await place.call(lane, "reset", session_id=session_id)
+    assert (await place.say(lane, "c", session_id))["text"] == "1: c"
 
 
 @pytest.mark.clause("EC-64")

@@ -1,0 +1,9 @@
+"""What breaks a clause about episodes, forks, questions and likeness fails a test of the clause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def test_no_mutant_of_a_clause_about_episodes_lives(kill_all: Callable[..., None]) -> None:
+    kill_all("episodes", "serving/test_behaviour.py", "serving/test_behaviour_episodes.py")
