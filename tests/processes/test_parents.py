@@ -103,3 +103,39 @@ async def test_the_trainer_of_the_example_leaves_no_process_behind_when_it_is_ki
     finally:
         end(trainer.pid, *started)
         await trainer.aclose()
+
+
+USER = """
+import asyncio, os
+from agent_env import Environment
+
+async def main():
+    env = Environment("brief@1.0.0")
+    print((await env.chat("hello")).text, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_server_that_lingers_ends_when_the_sessions_of_a_killed_user_have_ended(world: Any) -> None:
+    world.agents.write_text(
+        world.agents.read_text("utf-8") + "\nfrom agent_env import AgentEnvironment\nfrom agent_env.net import Limits\n"
+        'brief = AgentEnvironment(solver, name="brief", version="1.0.0", limits=Limits(idle_seconds=2))\n',
+        "utf-8",
+    )
+    served = await world.serve("agents:brief", "--linger", "1")
+    user = await anyio.open_process([sys.executable, "-c", USER], cwd=world.folder, stderr=None)
+    try:
+        assert user.stdout is not None
+        with anyio.fail_after(20):
+            assert await BufferedByteReceiveStream(user.stdout).receive_until(b"\n", 100)
+        user.kill()
+        with anyio.move_on_after(1.5) as kept:
+            await served["process"].wait()
+        assert kept.cancelled_caught  # the session can still be gone on with
+        with anyio.fail_after(15):
+            assert await served["process"].wait() == 0
+    finally:
+        end(user.pid)
+        await user.aclose()
