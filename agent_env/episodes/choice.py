@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 from agent_env.episodes.episode import Episode
@@ -25,18 +26,24 @@ class Choice(TypedDict, total=False):
 
 def condition(choice: Choice) -> tuple[str, list[Any]]:
     """The choice as the `WHERE` clause of a query, "" for all, and its values."""
+    seat = choice.get("seat")
     terms: list[str] = []
     values: list[Any] = []
     for term, value in (
         ("run = ?", choice.get("run")),
         ('"group" = ?', choice.get("group")),
         ("ok = ?", choice.get("ok")),
-        ("EXISTS (SELECT 1 FROM json_each(seats) WHERE value = ?)", choice.get("seat")),
+        ("instr(seats, ?)", None if seat is None else seats_column([seat])),
     ):
         if value is not None:
             terms.append(term)
             values.append(value)
     return (" WHERE " + " AND ".join(terms) if terms else ""), values
+
+
+def seats_column(seats: Iterable[str]) -> str:
+    """Seats as one text, in which that of one of them is found and no other: a comma before a bare quote begins one."""
+    return "," + "".join(f"{json.dumps(seat)}," for seat in seats)
 
 
 def chosen_by(choice: Choice) -> Callable[[Episode], bool]:

@@ -14,7 +14,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from agent_env.episodes.choice import Choice, condition
+from agent_env.episodes.choice import Choice, condition, seats_column
 from agent_env.episodes.episode import Episode
 from agent_env.episodes.lines import replacing
 from agent_env.episodes.store import EpisodeReader
@@ -261,7 +261,7 @@ def _row(episode: Episode) -> tuple[Any, ...]:
         None if episode.run is None else _column(episode.run),
         None if episode.group is None else _column(episode.group),
         episode.ok,
-        _dumps(summary.seats),
+        seats_column(summary.seats),
         _dumps(summary.to_json()),
         _dumps(episode.to_json()),
     )

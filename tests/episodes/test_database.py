@@ -80,6 +80,17 @@ def test_episodes_are_found_by_run_group_outcome_and_seat(tmp_path: Path) -> Non
         assert (store.finished("r1"), store.finished("r2"), store.finished("r3")) == ({"a", "b"}, {"d"}, set())
 
 
+def test_a_seat_of_any_name_is_found_and_no_other(tmp_path: Path) -> None:
+    names = ["a", "b", "a\0b", "x\ud800", 'q"a', 'x,"a",', "\\", '"', ",", ""]
+    with EpisodeStore(tmp_path / "episodes.db") as store:
+        store.append(make(str(number), seat=name) for number, name in enumerate(names))
+        both = make("both", seat="a")
+        both.add([TurnRecord("c2", "b@1.0.0", "t", seat="b")])
+        store.append([both])
+        for number, name in enumerate(names):
+            assert ids(store.find(seat=name)) == [str(number), *(["both"] if name in "ab" and name else [])]
+
+
 def test_a_summary_tells_how_an_episode_ended_without_its_conversations(tmp_path: Path) -> None:
     episode = make("one", run="r", seat="ann")
     episode.env, episode.seed, episode.seconds = "signals", 7, 1.5
