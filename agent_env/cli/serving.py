@@ -10,6 +10,7 @@ import typer
 from agent_env.cli.output import HubOption, Json, console, execute, print_json, reported
 
 if TYPE_CHECKING:
+    from agent_env.net.keyring import Keyring
     from agent_env.serving.environment import AgentEnvironment
 
 Target = Annotated[str, typer.Argument(help="The agent: module:attribute, or path/to/file.py:attribute.")]
@@ -28,7 +29,15 @@ def serve(
     tokens: Annotated[
         Path | None, typer.Option(help="A file of bearer tokens; needed beyond loopback.", exists=True, dir_okay=False)
     ] = None,
-    insecure: Annotated[bool, typer.Option(help="Serve beyond loopback without tokens.")] = False,
+    peer_auth: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PEER=VARIABLE",
+            help="The environment variable with the token for a peer: its origin, or its name in the hub; may be given "
+            "again.",
+        ),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve beyond loopback without tokens.")] = False,
     hub: HubOption = None,
     no_hub: Annotated[bool, typer.Option("--no-hub", help="Do not register in a hub.")] = False,
     skill: Skills = None,
@@ -44,7 +53,7 @@ def serve(
         from agent_env.serving.server import Server
 
         directory, target = located(agent)
-        environment = _environment(load(agent), name, version, skill, tokens, hub, no_hub)
+        environment = _environment(load(agent), name, version, skill, tokens, _keyring(peer_auth), hub, no_hub)
 
         def ready(server: Server) -> None:
             if as_json:
@@ -81,7 +90,7 @@ def push(
     with reported(as_json=as_json):
         from agent_env.cli.target import load
 
-        environment = _environment(load(agent), name, version, skill, None, hub, False)
+        environment = _environment(load(agent), name, version, skill, None, None, hub, False)
         options = _options(name, version, skill)
         release = execute(_push(environment, agent, options, env or [], hub), as_json=as_json)
         if as_json:
@@ -96,6 +105,7 @@ def _environment(
     version: str | None,
     skills: list[str] | None,
     tokens: Path | None,
+    peer_auth: Keyring | None,
     hub: str | None,
     no_hub: bool,
 ) -> AgentEnvironment:
@@ -104,19 +114,41 @@ def _environment(
     from agent_env.serving.environment import AgentEnvironment
 
     if isinstance(agent, AgentEnvironment):
-        if name or version or skills:
+        if name or version or skills or tokens:
             raise ConfigurationError(
-                "this is an AgentEnvironment already, with a name, a version and skills of its own; drop the options"
+                "this is an AgentEnvironment already, with a name, a version, skills and tokens of its own; drop the "
+                "options"
             )
+        if peer_auth is not None:
+            agent.add_peer_auth(peer_auth)
         return agent
     return AgentEnvironment(
         agent,
         name=name,
         version=version,
         skills=skills or (),
+        peer_auth=peer_auth,
         auth=None if tokens is None else Tokens.from_file(tokens),
         hub=False if no_hub else hub,
     )
+
+
+def _keyring(pairs: list[str] | None) -> Keyring | None:
+    """The tokens for peers, out of the environment: a command line is seen by everybody on the machine."""
+    from agent_env.errors import ConfigurationError
+    from agent_env.net.keyring import Keyring
+
+    variables: dict[str, str] = {}
+    for number, pair in enumerate(pairs or (), start=1):
+        peer, _, variable = pair.rpartition("=")
+        if not peer or not variable.isidentifier():
+            # What stands there may be a token.
+            raise ConfigurationError(
+                f"--peer-auth number {number} must be PEER=VARIABLE, with the name of an environment variable that has "
+                "the token, and never the token itself"
+            )
+        variables[peer] = variable
+    return Keyring.from_environment(variables) if variables else None
 
 
 def _options(name: str | None, version: str | None, skills: list[str] | None) -> list[str]:

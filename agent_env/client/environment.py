@@ -13,6 +13,7 @@ from agent_env.client import calls
 from agent_env.client.lanes.contract import OnEvent
 from agent_env.client.resolution import LaneName, Reached, Seated, reach
 from agent_env.errors import AgentEnvError, DeadlineExceeded, ProtocolError, TransportError, UnknownSession
+from agent_env.net.keyring import Keyring
 from agent_env.runtime.results import ResetResult, StepResult, ToolResult
 from agent_env_cards import EnvironmentCard
 from agent_env_wrappers.contract import Event
@@ -31,8 +32,8 @@ class Environment:
 
     `ref` is a reference to the hub (`"name@1.0.0"`, `"name@^1"`, `"name"`, with `#sha256:…` to pin), an http(s) URL, a
     card with absolute addresses, or an agent or `AgentEnvironment` in this process. The fastest lane that both sides
-    have is taken; `lane` forces one of "inprocess", "websocket", "mcp", "a2a", "http". `auth` is a bearer token,
-    `timeout` the seconds that one call may take, `hub` overrides the default hub, and `seat` names the place that the
+    have is taken; `lane` forces one of "inprocess", "websocket", "mcp", "a2a", "http". `auth` is a bearer token
+    (or a `Keyring`, which has one for each of several origins and names), `timeout` the seconds that one call may take, `hub` overrides the default hub, and `seat` names the place that the
     environment has in the team of a run.
 
     The session is opened by the first call and released at the end of the block; give `session_id` to go on with one
@@ -52,7 +53,7 @@ class Environment:
         *,
         session_id: str | None = None,
         lane: LaneName | None = None,
-        auth: str | None = None,
+        auth: str | Keyring | None = None,
         timeout: float | None = 600.0,
         hub: str | Path | None = None,
         seat: str | None = None,
@@ -229,9 +230,14 @@ class Environment:
         copy._reached = await (await self._reach()).again()
         return copy
 
-    def seated(self, seat: str) -> Environment:
-        """Another conversation with the same environment, as the peer that an owner seats under this name."""
-        return self._like(Seated(self._ref), seat)
+    def seated(self, seat: str, *, auth: str | Keyring | None = None) -> Environment:
+        """Another conversation with the same environment, as the peer that an owner seats under this name.
+
+        `auth` is for one that has none of its own.
+        """
+        seated = self._like(Seated(self._ref), seat)
+        seated._auth = auth if self._auth is None else self._auth
+        return seated
 
     def sync(self) -> SyncEnvironment:
         """The same object for code without an event loop: `with Environment(ref).sync() as env: env.chat("Hi")`."""

@@ -18,6 +18,7 @@ from agent_env.client.lanes.inprocess import InProcessLane
 from agent_env.errors import (
     AgentEnvError,
     ConfigurationError,
+    Forbidden,
     InvalidArguments,
     InvalidCard,
     NotSupported,
@@ -28,6 +29,8 @@ from agent_env.errors import (
 from agent_env.hub import Hub, Instance, shared_hub
 from agent_env.hub.snapshot import snapshot
 from agent_env.net.http import shown
+from agent_env.net.keyring import Keyring
+from agent_env.net.origins import same_origin
 from agent_env.runtime.card import own_card
 from agent_env.runtime.environment import Runtime
 from agent_env.runtime.local import served_here, wrap_here
@@ -37,6 +40,9 @@ from agent_env_cards.interfaces import base_url, resolve_url
 log = logging.getLogger("agent_env.client")
 
 LaneName: TypeAlias = Literal["inprocess", "websocket", "mcp", "a2a", "http"]
+
+Auth: TypeAlias = str | Keyring | None
+"""What a caller can present: a token for whoever is found, or one for each of several."""
 
 LANES: tuple[LaneName, ...] = get_args(LaneName)
 
@@ -95,7 +101,7 @@ class Reached:
 
 
 async def reach(
-    ref: object, *, lane: LaneName | None, token: str | None, hub: str | Path | None, seconds: float | None
+    ref: object, *, lane: LaneName | None, token: Auth, hub: str | Path | None, seconds: float | None
 ) -> Reached:
     """Finds an environment; see `Environment` for what `ref` may be, which may be `Seated` too.
 
@@ -123,15 +129,17 @@ async def reach(
     return dataclasses.replace(_in_process(runtime, lane), close=runtime.aclose)
 
 
+def _token(auth: Auth, url: str, name: str | None = None) -> str | None:
+    return auth.token(url, name) if isinstance(auth, Keyring) else auth
+
+
 def _in_process(runtime: Runtime, lane: LaneName | None) -> Reached:
     if lane not in (None, "inprocess"):
         raise NotSupported(f"an environment in this process has no {lane!r} lane; serve it and pass its URL")
     return Reached(own_card(runtime), InProcessLane(runtime), True, lambda: InProcessLane(runtime))
 
 
-async def _by_reference(
-    text: str, lane: LaneName | None, token: str | None, hub: Hub, seconds: float | None
-) -> Reached:
+async def _by_reference(text: str, lane: LaneName | None, auth: Auth, hub: Hub, seconds: float | None) -> Reached:
     try:
         reference = parse_ref(text)
     except CardError as error:
@@ -147,7 +155,7 @@ async def _by_reference(
             known.forget()
             instance = await find_or_launch(resolution, hub, seconds=min(LAUNCH_SECONDS, seconds or LAUNCH_SECONDS))
         try:
-            return await _by_instance(instance, lane, token, seconds, hub)
+            return await _by_instance(instance, lane, auth, seconds, hub)
         except TransportError:
             # Its process may have died within its lease: go on to the next one.
             if instance.id in failed:
@@ -156,12 +164,13 @@ async def _by_reference(
 
 
 async def _by_instance(
-    instance: Instance, lane: LaneName | None, token: str | None, seconds: float | None, hub: Hub
+    instance: Instance, lane: LaneName | None, auth: Auth, seconds: float | None, hub: Hub
 ) -> Reached:
     here = served_here(instance.url)
     if here is not None and lane in (None, "inprocess"):
         return _in_process(here, lane)
     address = instance.url + CARD_PATH
+    token = _token(auth, instance.url, instance.name)
 
     async def lost() -> None:
         forget_card(address, token)
@@ -186,12 +195,13 @@ async def _by_instance(
     return dataclasses.replace(_by_card(read, instance.url, lane, token, trusted=True), lost=lost)
 
 
-async def _by_url(url: str, lane: LaneName | None, token: str | None, seconds: float | None) -> Reached:
+async def _by_url(url: str, lane: LaneName | None, auth: Auth, seconds: float | None) -> Reached:
     address = url if urlsplit(url).path.endswith(".json") else url.rstrip("/") + CARD_PATH
     base = base_url(address)
     here = served_here(base)
     if here is not None and lane in (None, "inprocess"):
         return _in_process(here, lane)
+    token = _token(auth, url)
     try:
         read = await read_card(address, token, seconds)
     except (ProtocolError, UnknownTool, InvalidCard) as missing:
@@ -222,8 +232,11 @@ async def _foreign(url: str, lane: LaneName | None, token: str | None) -> Reache
     return Reached(card, open_lane(), False, open_lane)
 
 
-def _by_card(read: ReadCard, base: str | None, lane: LaneName | None, token: str | None, *, trusted: bool) -> Reached:
-    """Picks the lane; without a base, where the card was fetched, only its absolute addresses lead anywhere."""
+def _by_card(read: ReadCard, base: str | None, lane: LaneName | None, auth: Auth, *, trusted: bool) -> Reached:
+    """Picks the lane; without a base, where the card was fetched, only its absolute addresses lead anywhere.
+
+    A token goes to the origin where the card was fetched, and to no other that the card names.
+    """
     card = read.card
     # Of several ways of one kind the first counts.
     offered = {face.transport: face.url for face in reversed(card.interfaces) if base is not None or "://" in face.url}
@@ -232,15 +245,25 @@ def _by_card(read: ReadCard, base: str | None, lane: LaneName | None, token: str
             f"the card of {card.ref} has only relative addresses; pass the URL where it was fetched, or its reference"
         )
     wanted = FASTEST_FIRST if lane is None else (lane,)
+    elsewhere: str | None = None
     for name in wanted:
         path = offered.get(name)
         if path is not None:
             address = resolve_url((base or "") + CARD_PATH, path, transport=name)
+            token = _token(auth, address)
+            if token is not None and base is not None and not same_origin(address, base):
+                elsewhere = shown(address)
+                continue
 
-            def open_lane(name: LaneName = name, address: str = address) -> Lane:
+            def open_lane(name: LaneName = name, address: str = address, token: str | None = token) -> Lane:
                 return _open(name, address, token, read.digest)
 
             return Reached(card, open_lane(), trusted, open_lane)
+    if elsewhere is not None:
+        raise Forbidden(
+            f"the card of {card.ref} names ways at another origin ({elsewhere}); your token is not sent there. If that "
+            "is where it belongs, give that URL"
+        )
     if lane == "inprocess":
         raise NotSupported(
             f"{card.ref} is not in this process; pass the AgentEnvironment itself, or leave out the lane"

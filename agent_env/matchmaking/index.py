@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agent_env.matchmaking.calls import gives_of, judged, sides, takes_of
@@ -54,8 +54,10 @@ class Index:
             self._add(at, candidate)
         # What every pairing asks is made now, so that none waits for it.
         for groups in self._tools.values():
-            for takes, _, group in groups.values():
-                verdicts.prepare(takes)
+            for takes, gives, group in groups.values():
+                verdicts.prepare(takes, speaks=False)
+                if gives is not None:
+                    verdicts.prepare(gives, speaks=True)
                 group.bits()
         for kinds in self._alike.values():
             for _, group in kinds.values():
@@ -118,6 +120,8 @@ class Index:
                 return Swept(self._live.of("unreachable"), self._live.of("None"))
             case "capacity":
                 return Swept(self._full)
+            case "auth" if callable(query.caller.auth):
+                return self._sweep_each(rule, query, among)
             case _:
                 return self._sweep_alike(rule, query, among)
 
@@ -168,6 +172,13 @@ class Index:
             swept.inexact |= 0 if exact else bits
         swept.no |= self.everyone & ~having
         return swept
+
+    def _sweep_each(self, rule: Rule, query: Query, among: Bits) -> Swept:
+        """Asks a rule about each candidate of those groups that do not pass for whoever asks."""
+        nobody = replace(query, caller=replace(query.caller, auth=()))
+        left = self._sweep_alike(rule, nobody, among).no & among
+        asked = ((at, rule.judge(query, self.candidates[at], self._verdicts)) for at in members(left))
+        return Swept(bits_of(at for at, finding in asked if finding.result == "no"))
 
     def _sweep_alike(self, rule: Rule, query: Query, among: Bits) -> Swept:
         swept = Swept()

@@ -286,6 +286,8 @@ def _by_sum(among: Bits, parts: Iterable[Mapping[Any, Bits]]) -> Iterator[tuple[
 
 
 def _named(auth: Credentials) -> Hashable:
+    if callable(auth):
+        return auth
     scopes = auth.items() if isinstance(auth, Mapping) else ((name, None) for name in auth)
     return frozenset((name, None if granted is None else frozenset(granted)) for name, granted in scopes)
 

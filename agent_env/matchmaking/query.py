@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agent_env.errors import ConfigurationError
+from agent_env.matchmaking.candidate import Candidate
 from agent_env_cards import Criteria, EnvironmentCard, Need, VersionRange
 
-Credentials: TypeAlias = Collection[str] | Mapping[str, Collection[str] | None]
+Held: TypeAlias = Collection[str] | Mapping[str, Collection[str] | None]
+Credentials: TypeAlias = Held | Callable[[Candidate], Held]
 """What a caller can authenticate with: names of schemes on the card, or kinds of them.
 
 The kinds are "bearer", "basic" and other HTTP schemes, "apiKey", "oauth2", "openIdConnect" and "mutualTLS". A mapping
-tells the scopes of each, None for all of them.
+tells the scopes of each, None for all of them. A function tells what there is for one candidate, where that differs.
 """
 
 SPEAKS: Mapping[str, frozenset[str]] = {
@@ -33,11 +35,12 @@ class Caller:
     auth: Credentials = ()
     speaks: Mapping[str, frozenset[str]] = field(default_factory=lambda: SPEAKS)
 
-    def scopes(self, scheme: str, kind: str) -> frozenset[str] | bool | None:
+    def scopes(self, candidate: Candidate, scheme: str, kind: str) -> frozenset[str] | bool | None:
         """The scopes that the caller has for a scheme: None for all of them, False if it has no such credentials."""
+        held = self.auth(candidate) if callable(self.auth) else self.auth
         for name in (scheme, kind):
-            if name in self.auth:
-                scopes = self.auth[name] if isinstance(self.auth, Mapping) else None
+            if name in held:
+                scopes = held[name] if isinstance(held, Mapping) else None
                 return None if scopes is None else frozenset(scopes)
         return False
 

@@ -180,7 +180,7 @@ def _lacking(query: Query, candidate: Candidate, scheme: str, scopes: Sequence[s
     auth = candidate.card.auth
     known = auth.schemes.get(scheme) if auth is not None else None
     kind = scheme if known is None else (known.scheme or "") if known.type == "http" else known.type
-    held = query.caller.scopes(scheme, kind.lower() if known is not None and known.type == "http" else kind)
+    held = query.caller.scopes(candidate, scheme, kind.lower() if known is not None and known.type == "http" else kind)
     if held is False:
         return f"credentials for {scheme!r} ({kind or 'of an unknown kind'})"
     if held is None or held is True:

@@ -13,11 +13,13 @@ from agent_env.net.http import (
     shown,
     transport_errors,
 )
+from agent_env.net.keyring import Keyring
 from agent_env.net.limits import Limits
 from agent_env.net.listening import bound_url, listen
 from agent_env.net.loops import PerLoop
 
 __all__ = [
+    "Keyring",
     "Limits",
     "OutwardGuard",
     "PerLoop",

@@ -63,7 +63,7 @@ class Tokens:
         self._key = secrets.token_bytes(32)
         self._principals: dict[bytes, Principal] = {}
         for token, grant in tokens.items():
-            self._principals[self._digest(_checked(token))] = _principal(token, grant)
+            self._principals[self._digest(checked_token(token))] = _principal(token, grant)
 
     @classmethod
     def from_text(cls, text: str, source: str = "the text") -> Tokens:
@@ -126,7 +126,8 @@ class Tokens:
         return hmac.digest(self._key, token.encode("utf-8", "surrogateescape"), "sha256")
 
 
-def _checked(token: str) -> str:
+def checked_token(token: str) -> str:
+    """The token as it is; raises `ConfigurationError` for one that no header can carry (RFC 6750 §2.1)."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigurationError("a bearer token must be printable ASCII without spaces, and not empty")
     return token

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from agent_env.context import Recorder
 from agent_env.errors import ConfigurationError
-from agent_env.net import Limits, OutwardGuard, Tokens, bound_url, check_binding, is_loopback, listen
+from agent_env.net import Keyring, Limits, OutwardGuard, Tokens, bound_url, check_binding, is_loopback, listen
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.card import environment_card, own_card
 from agent_env.runtime.declared import INJECTED, Declared, declare
@@ -69,6 +69,7 @@ class AgentEnvironment:
     | `skills`, `tags`, `examples`, or `offers` | what it offers to others; the matchmaker reads it |
     | `needs` | the peers that it needs; each is paired at a session's first turn |
     | `peers` | peers that are named instead of paired: seat to reference, URL, card, agent, or an `Environment` with its `auth` |
+    | `peer_auth` | the tokens of peers: origin, environment's name in the hub, or seat of `peers` to token; see `Keyring` |
     | `auth` | bearer tokens: a `Tokens`, or a mapping from token to scopes; none for loopback |
     | `limits` | bounds on sessions, turns, sizes and chains |
     | `hub` | where peers are looked up and the server registers: a path, a URL, False for nowhere |
@@ -94,6 +95,7 @@ class AgentEnvironment:
         offers: Offer | None = None,
         needs: Sequence[Need] = (),
         peers: Mapping[str, object] | None = None,
+        peer_auth: Keyring | Mapping[str, str] | None = None,
         auth: Tokens | Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         hub: HubTarget = None,
@@ -109,6 +111,7 @@ class AgentEnvironment:
         self._agent = agent
         self._hub: HubTarget = hub
         self._peers = dict(peers or {})
+        self._peer_auth = peer_auth if isinstance(peer_auth, Keyring) else Keyring(peer_auth)
         self._recorder = recorder
         self._provider = provider
         self._license = license
@@ -170,6 +173,12 @@ class AgentEnvironment:
         self._definition.on_reset = declared
         return function
 
+    def add_peer_auth(self, tokens: Keyring | Mapping[str, str]) -> None:
+        """Adds tokens for peers, as `peer_auth` takes them: whoever serves an environment may have some that its code
+        has not. Of two for the same peer the added one counts."""
+        self._refuse_when_running("tokens")
+        self._peer_auth = self._peer_auth.with_others(tokens if isinstance(tokens, Keyring) else Keyring(tokens))
+
     def _add(
         self, known: dict[str, Declared], kind: str, function: Any, *, name: str | None, weight: float = 1.0
     ) -> Any:
@@ -228,7 +237,9 @@ class AgentEnvironment:
         if not definition.name:
             definition.name = name_of(self._agent, info)
         definition.description = definition.description or info.description
-        peers = peer_source(definition, self._peers, hub=self._hub, card=lambda: own_card(runtime))
+        peers = peer_source(
+            definition, self._peers, auth=self._peer_auth, hub=self._hub, card=lambda: own_card(runtime)
+        )
         runtime = Runtime(definition, info, peers=peers)
         try:
             own_card(runtime).to_dict()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from agent_env.context import Recorder
-from agent_env.net import Limits, Tokens
+from agent_env.net import Keyring, Limits, Tokens
 from agent_env_cards import Need, Offer, Provider, SampleRequest, Skill
 
 HubTarget: TypeAlias = str | Path | Literal[False] | None
@@ -27,6 +27,7 @@ class Options(TypedDict, total=False):
     offers: Offer | None
     needs: Sequence[Need]
     peers: Mapping[str, object] | None
+    peer_auth: Keyring | Mapping[str, str] | None
     auth: Tokens | Mapping[str, Any] | None
     limits: Limits | None
     hub: HubTarget

@@ -13,7 +13,8 @@ from agent_env.context import Peer, PeerSource
 from agent_env.errors import AgentEnvError, NeedUnmet, TransportError
 from agent_env.hub import Entry, shared_hub
 from agent_env.hub.snapshot import snapshot
-from agent_env.matchmaking import Pairing, choose, matchmaker_of
+from agent_env.matchmaking import Candidate, Pairing, choose, matchmaker_of
+from agent_env.net import Keyring
 from agent_env.runtime.definition import Definition
 from agent_env_cards import EnvironmentCard, Need
 
@@ -22,13 +23,14 @@ def peer_source(
     definition: Definition,
     named: Mapping[str, object],
     *,
+    auth: Keyring,
     hub: str | Path | Literal[False] | None,
     card: Callable[[], EnvironmentCard],
 ) -> PeerSource | None:
     """Makes what fills an environment's needs; None when it has none and names no peers."""
     if not definition.needs and not named:
         return None
-    return Peers(definition.needs, named, hub, card)
+    return Peers(definition.needs, named, auth, hub, card)
 
 
 class Peers:
@@ -38,11 +40,14 @@ class Peers:
         self,
         needs: Sequence[Need],
         named: Mapping[str, object],
+        auth: Keyring,
         hub: str | Path | Literal[False] | None,
         card: Callable[[], EnvironmentCard],
     ) -> None:
         self._needs = needs
         self._named = named
+        self._auth = auth
+        self._rest = auth.without(named)
         self._hub = hub
         self._card = card
         self._paired: tuple[Sequence[Entry], Mapping[str, tuple[Pairing, dict[str, Any]]]] | None = None
@@ -75,16 +80,26 @@ class Peers:
         hub = shared_hub(self._hub)
         entries = await snapshot(hub).entries()
         if self._paired is None or self._paired[0] is not entries:
-            chosen = choose(self._card(), needs, await matchmaker_of(hub))
+            chosen = choose(self._card(), needs, await matchmaker_of(hub), auth=self._held)
             self._paired = entries, {seat: (pairing, _reasons(pairing)) for seat, pairing in chosen.items()}
         return self._paired[1]
 
     def _places(self, pairing: Pairing) -> Sequence[object]:
         """Where the chosen release is: an instance, then its reference, by which others are found or one launched."""
-        release = pairing.candidate.source.release
-        instance = shared_hub(self._target).choose(pairing.candidate.source.current)
+        release, instances = pairing.candidate.source.release, pairing.candidate.source.current
+        if pairing.candidate.card.auth is not None:
+            # Where a token is bound to an origin, only the instances there will let us in.
+            instances = [one for one in instances if self._rest.token(one.url, one.name) is not None] or instances
+        instance = shared_hub(self._target).choose(instances)
         reference = f"{release.name}@{release.version}"
         return [reference] if instance is None else [instance, reference]
+
+    def _held(self, candidate: Candidate) -> Sequence[str]:
+        """What there is to authenticate with at a candidate: a token by its name, or at where an instance of it is."""
+        entry: Entry = candidate.source
+        places = [None, *(instance.url for instance in entry.current)]
+        held = any(self._rest.token(place, entry.release.name) is not None for place in places)
+        return ("bearer",) if held else ()
 
     @property
     def _target(self) -> str | Path | None:
@@ -120,9 +135,11 @@ class Peers:
             ) from error
 
     def _environment(self, seat: str, place: object) -> Environment:
+        # A token by seat is for whom the owner put there; whoever was chosen for a seat gets none by its name.
+        auth = (self._auth.at(seat) if seat in self._named else None) or self._rest
         if isinstance(place, Environment):
-            return place.seated(seat)
-        return Environment(Seated(place), seat=seat, hub=self._target)
+            return place.seated(seat, auth=auth)
+        return Environment(Seated(place), auth=auth, seat=seat, hub=self._target)
 
 
 def _reasons(pairing: Pairing) -> dict[str, Any]:

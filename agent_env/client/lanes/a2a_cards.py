@@ -9,8 +9,9 @@ from a2a.client.card_resolver import parse_agent_card
 from a2a.types import AgentCard, AgentInterface
 
 from agent_env.errors import Forbidden, InvalidCard, ProtocolError, UnknownTool
-from agent_env.net import bearer_headers, get_json, is_loopback, shown
+from agent_env.net import bearer_headers, get_json, shown
 from agent_env.net.a2a_wire import ParseError
+from agent_env.net.origins import same_origin
 from agent_env_cards import AGENT_CARD_PATH, AGENT_CARD_PATH_V03
 
 MAX_PARENTS: Final = 3
@@ -71,7 +72,7 @@ def _endpoint(card: AgentCard, given: SplitResult) -> bool:
 
 def _near(card: AgentCard, given: SplitResult, token: str | None) -> AgentCard:
     """Leaves the interfaces at the origin where the card was read; without a token, others do as well."""
-    mine = [entry for entry in card.supported_interfaces if _same_origin(urlsplit(entry.url), given)]
+    mine = [entry for entry in card.supported_interfaces if same_origin(entry.url, given.geturl())]
     for interface in mine:
         interface.url = urlunsplit((given.scheme, given.netloc, urlsplit(interface.url).path, "", ""))
     if mine:
@@ -89,18 +90,3 @@ def _keep(card: AgentCard, interfaces: list[AgentInterface]) -> None:
     kept = [AgentInterface.FromString(entry.SerializeToString()) for entry in interfaces]
     del card.supported_interfaces[:]
     card.supported_interfaces.extend(kept)
-
-
-def _same_origin(one: SplitResult, other: SplitResult) -> bool:
-    try:
-        if one.scheme != other.scheme or _port(one) != _port(other):
-            return False
-    except ValueError:
-        return False
-    names = (one.hostname or "", other.hostname or "")
-    # Agents on one machine call it by several names on their cards, 0.0.0.0 among them.
-    return names[0] == names[1] or all(is_loopback(name) or name in ("0.0.0.0", "::") for name in names)
-
-
-def _port(parts: SplitResult) -> int:
-    return parts.port or (443 if parts.scheme == "https" else 80)
