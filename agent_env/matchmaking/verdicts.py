@@ -43,9 +43,9 @@ class Verdicts:
         # The schema is kept with its name, so an id that is found stands for the schema that it was given to.
         return known if known is not None else _kept(self._names, id(schema), (self._digest(schema), schema))
 
-    def prepare(self, schema: Named) -> None:
-        """Reads a schema that others will be held against, so that no pairing waits for it."""
-        self._schema(schema, False).warm()
+    def prepare(self, schema: Named, *, speaks: bool) -> None:
+        """Reads a schema that will be held against others, so that no pairing waits for it."""
+        self._schema(schema, speaks).warm(left=speaks)
 
     def answer(self, speaker: Named, taker: Named) -> Answer:
         """Whether all that one schema sends is taken by the other one."""

@@ -75,10 +75,12 @@ class Prepared:
         self._prover.begin(self.document, document)
         return self._prover
 
-    def warm(self) -> None:
-        """Makes what comparisons with this schema on the right will need."""
+    def warm(self, *, left: bool = False) -> None:
+        """Makes what comparisons with this schema on the one side or the other will need."""
         for document in (self.document, *self.parts.values()):
             _bounded(self, partial(document.holds, None), None, SEARCH_STEPS)
+        if left:
+            _ = self.samples
 
     @cached_property
     def samples(self) -> list[Any]:
@@ -183,6 +185,8 @@ def _by_parts(left: Prepared, right: Prepared) -> tuple[Verdict, tuple[str, ...]
     """
     undecided: list[str] = []
     for text, part in right.parts.items():
+        if text in left.parts:
+            continue
         known = left.judged.get(text)
         if known is None:
             known = left.judge(text, partial(_part, left, part))
