@@ -1,11 +1,29 @@
-"""Credit: from rewards to advantages. Pure functions over plain numbers."""
+"""Credit: from rewards to advantages. Pure functions over units and plain numbers.
+
+| name | a unit's reward is compared with |
+|---|---|
+| `broadcast` | nothing of its own: it gets the advantage of the agent at the top of its path, among attempts at its problem |
+| `per_seat` | what its seat got in other attempts at the same problem |
+| `per_parent_call` | what agents of its seat got that the same turn called; at the top, as `per_seat` |
+| `per_prompt` | what its seat got for the very same prompt; alone with its prompt, what its seat got in the batch |
+| `RoleBaseline` | the moving average of what its seat got before |
+| `difference` | what the team would have got without it; where nobody knows, what its siblings got |
+
+No comparison mixes seats. In each, an (episode, seat) or an instance counts once, however many rows it was cut into;
+the rows all get its advantage. A unit that is alone has nothing to be compared with: its advantage is 0, and the report
+counts it, as it counts groups that all got the same.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import sqrt
+from typing import TypeAlias
+
+from agent_env.errors import ConfigurationError
+from agent_env.training.units import Unit
 
 _TINY = 1e-4
 
@@ -19,6 +37,166 @@ class GroupReport:
     flat: int = 0
 
 
+@dataclass(slots=True)
+class Credited:
+    """The advantage of each unit and the group it was compared in, None where it was compared with no group."""
+
+    advantages: list[float]
+    groups: list[Hashable | None]
+    singletons: set[Hashable] = field(default_factory=set[Hashable])
+    flat: set[Hashable] = field(default_factory=set[Hashable])
+
+    def report(self, indices: Iterable[int] | None = None) -> GroupReport:
+        """Counts the groups of all units, or of those given."""
+        seen = self.groups if indices is None else [self.groups[index] for index in indices]
+        groups = {group for group in seen if group is not None}
+        return GroupReport(len(groups), len(groups & self.singletons), len(groups & self.flat))
+
+
+Credit: TypeAlias = Callable[[Sequence[Unit]], Credited]
+
+
+def broadcast(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
+    """Gives each unit the advantage of the agent at the top of its path of calls, so that a whole tree is pushed one
+    way (MATPO, arXiv 2510.04678). An episode counts once, however many agents it has.
+
+    Units whose top nobody scored get 0 and no group.
+    """
+    tops = [
+        _Compared(
+            None if unit.root_reward is None else (unit.origin, unit.root_seat),
+            (unit.episode, unit.root_instance),
+            unit.root_reward or 0.0,
+        )
+        for unit in units
+    ]
+    return _compare(tops, normalise=normalise)
+
+
+def per_seat(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
+    """Compares each unit with what the same seat got in other attempts at the same problem (GRPO for each agent: Dr. MAS,
+    arXiv 2602.08847). An episode counts once, however often it called the seat."""
+    return _compare(
+        [_Compared((unit.origin, unit.seat), (unit.episode, unit.seat), unit.reward) for unit in units],
+        normalise=normalise,
+    )
+
+
+def per_parent_call(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
+    """Compares each unit with those of its seat that the same turn called, which face the problem that it set them.
+
+    Units that the program called are compared with what their seat got in other attempts at the same problem.
+    """
+    return _compare([_sibling(unit) for unit in units], normalise=normalise)
+
+
+def per_prompt(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
+    """Compares each unit with those of its seat that answered the same prompt, token by token.
+
+    One that is alone with its prompt is compared with the mean of its seat in the batch, and not divided. For agents
+    whose prompts repeat: short ones, or ones that are asked the same by design.
+    """
+    compared = [
+        _Compared(
+            None if unit.prompt is None else (unit.seat, unit.prompt),
+            (unit.episode, unit.instance),
+            unit.reward,
+        )
+        for unit in units
+    ]
+    credited = _compare(compared, normalise=normalise)
+    means: defaultdict[str, dict[Hashable, float]] = defaultdict(dict)
+    for unit, one in zip(units, compared, strict=True):
+        if one.group is not None:
+            means[unit.seat].setdefault((one.group, one.once), unit.reward)
+    overall = {seat: mean(list(values.values())) for seat, values in means.items()}
+    for index, unit in enumerate(units):
+        if credited.groups[index] in credited.singletons:
+            credited.advantages[index] = unit.reward - overall[unit.seat]
+    return credited
+
+
+def difference(units: Sequence[Unit]) -> Credited:
+    """What each unit added: its reward minus what the team would have got without it (`unit.without`).
+
+    Where nobody found that out, its reward minus the mean of its siblings', which are those that `per_parent_call`
+    compares (leave one out: C3, arXiv 2603.06859). Differences are not divided by anything.
+    """
+    compared = [_sibling(unit) if unit.without is None else _Compared(None, None, 0.0) for unit in units]
+    credited = _compare(compared, normalise=False)
+    sizes: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
+    for one in compared:
+        sizes[one.group].add(one.once)
+    for index, unit in enumerate(units):
+        if unit.without is not None:
+            credited.advantages[index] = unit.reward - unit.without
+        else:
+            # The distance from the mean of the n - 1 others is n / (n - 1) of that from the mean of all n.
+            size = len(sizes[compared[index].group])
+            credited.advantages[index] *= size / max(1, size - 1)
+    return credited
+
+
+@dataclass(slots=True)
+class RoleBaseline:
+    """Compares each unit with the moving average of what its seat got before (SPIRAL, arXiv 2506.24119 §3).
+
+    For games of two sides, where the mean of a group is nought whatever they do, and for groups of one. Each episode
+    counts once a seat: it is scored by the average of the episodes before it, which it then moves by `1 - decay`.
+    `values` are the averages by seat, `start` where they begin; keep the object from update to update, and `values`
+    from run to run.
+
+        baseline = RoleBaseline(decay=0.95)
+        learn(policies, episodes, credit=baseline)
+    """
+
+    decay: float = 0.95
+    start: float = 0.0
+    values: dict[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.decay < 1.0:
+            raise ConfigurationError(f"the decay of a baseline is at least 0 and below 1, not {self.decay!r}")
+
+    def __call__(self, units: Sequence[Unit]) -> Credited:
+        """Scores the units, in their order, and moves the averages."""
+        rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for unit in units:
+            rewards[unit.episode, unit.seat].append(unit.reward)
+        before: dict[tuple[str, str], float] = {}
+        for (episode, seat), values in rewards.items():
+            average = self.values.get(seat, self.start)
+            before[episode, seat] = average
+            self.values[seat] = self.decay * average + (1.0 - self.decay) * mean(values)
+        advantages = [unit.reward - before[unit.episode, unit.seat] for unit in units]
+        return Credited(advantages, [None] * len(units))
+
+
+CREDITS: Mapping[str, Credit] = {
+    "broadcast": broadcast,
+    "per_seat": per_seat,
+    "per_parent_call": per_parent_call,
+    "per_prompt": per_prompt,
+    "difference": difference,
+}
+
+
+def credit_of(given: str | Credit) -> Credit:
+    """The strategy of a name, or the function itself; raises `ConfigurationError` for a name that there is not."""
+    if not isinstance(given, str):
+        return given
+    if given == "role_baseline":
+        raise ConfigurationError(
+            "a role baseline remembers from update to update: make one RoleBaseline() and pass it as credit each time"
+        )
+    if given not in CREDITS:
+        known = ", ".join(CREDITS)
+        raise ConfigurationError(
+            f"there is no credit {given!r}; there are {known}, a RoleBaseline(), or any function of units"
+        )
+    return CREDITS[given]
+
+
 def group_advantages(
     rewards: Sequence[float], groups: Sequence[Hashable], *, normalise: bool = True
 ) -> tuple[list[float], GroupReport]:
@@ -30,29 +208,57 @@ def group_advantages(
 
         group_advantages([1, 1, 0], ["a", "a", "a"], normalise=False)   # 1/3, 1/3, -2/3
     """
-    members: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        members[group].append(index)
-    advantages = [0.0] * len(rewards)
-    report = GroupReport(groups=len(members))
+    compared = [
+        _Compared((group,), index, reward) for index, (reward, group) in enumerate(zip(rewards, groups, strict=True))
+    ]
+    credited = _compare(compared, normalise=normalise)
     overall = mean(rewards) if rewards else 0.0
-    for indices in members.values():
-        values = [rewards[index] for index in indices]
-        if len(indices) == 1:
-            report.singletons += 1
-            advantages[indices[0]] = values[0] - overall
-            continue
-        middle = mean(values)
-        spread = sqrt(mean([(value - middle) ** 2 for value in values]))
-        if spread == 0.0:
-            report.flat += 1
-            continue
-        scale = spread + _TINY if normalise else 1.0
-        for index, value in zip(indices, values, strict=True):
-            advantages[index] = (value - middle) / scale
-    return advantages, report
+    for index, reward in enumerate(rewards):
+        if credited.groups[index] in credited.singletons:
+            credited.advantages[index] = reward - overall
+    return credited.advantages, credited.report()
 
 
 def mean(values: Sequence[float]) -> float:
     """The arithmetic mean; raises `ZeroDivisionError` for no values."""
     return sum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A reward, the group it is compared in (None: in none), and what counts once in that group."""
+
+    group: Hashable | None
+    once: Hashable
+    reward: float
+
+
+def _sibling(unit: Unit) -> _Compared:
+    if unit.parent_call is None:
+        return _Compared((unit.origin, None, unit.seat), (unit.episode, unit.instance), unit.reward)
+    return _Compared((unit.episode, unit.parent_call, unit.seat), (unit.episode, unit.instance), unit.reward)
+
+
+def _compare(compared: Sequence[_Compared], *, normalise: bool) -> Credited:
+    """Compares rewards with the mean of their groups, in which what counts once enters with the mean of its rewards."""
+    members: defaultdict[Hashable, defaultdict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in compared:
+        if one.group is not None:
+            members[one.group][one.once].append(one.reward)
+    credited = Credited([0.0] * len(compared), [one.group for one in compared])
+    scales: dict[Hashable, tuple[float, float]] = {}
+    for group, counted in members.items():
+        values = [mean(rewards) for rewards in counted.values()]
+        if len(values) == 1:
+            credited.singletons.add(group)
+        elif min(values) == max(values):
+            credited.flat.add(group)
+        else:
+            middle = mean(values)
+            spread = sqrt(mean([(value - middle) ** 2 for value in values]))
+            scales[group] = middle, spread + _TINY if normalise else 1.0
+    for index, one in enumerate(compared):
+        if one.group in scales:
+            middle, scale = scales[one.group]
+            credited.advantages[index] = (one.reward - middle) / scale
+    return credited

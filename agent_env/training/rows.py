@@ -1,27 +1,51 @@
 """From episodes to rows: the token sequences that a policy learns from.
 
-A lineage is one agent instance's conversation. Model calls of a lineage whose prompts continue each other exactly,
-token by token, share one row; any other begins a row of its own. The loss mask is 1 on the tokens that the agent's own
-policy sampled and nowhere else: what the user, a tool or another agent said is context. Every sampled token is under
-the mask of exactly one row.
+A lineage is one agent instance's conversation with one policy. Model calls of a lineage whose prompts continue each
+other exactly, token by token, share one row; any other begins a row of its own. The loss mask is 1 on the tokens that
+the agent's own policy sampled and nowhere else: what the user, a tool or another agent said is context. Every sampled
+token is under the mask of exactly one row.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
-from agent_env.episodes import CallRecord, Episode, Trace
+from agent_env.episodes import CallRecord, Episode
+from agent_env.errors import ConfigurationError
+from agent_env.training.lineages import Thread, retried_calls, thread_calls
+from agent_env.training.propagation import Propagation, propagation_of, without
+from agent_env.training.units import Instance, Unit, instances_of, origin_of
+
+Ambiguous: TypeAlias = Literal["apart", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The tokens `start` to `end` (exclusive) of a row that one call sampled, and how: by which policy version, at
+    which temperature (None where the agent asked for none), and why it ended."""
+
+    call_id: str
+    start: int
+    end: int
+    version: int | None = None
+    temperature: float | None = None
+    finish_reason: str | None = None
 
 
 @dataclass(slots=True)
 class Row:
     """One training sequence: `token_ids`, `loss_mask` and `logprobs` have one entry a token.
 
-    `logprobs` are the sampling policy's, 0.0 off the mask. `prompt_len` is where the mask first is 1. `group` is
-    what the row's reward may be compared within. `reward` is None when nobody scored it. `versions` are the policy
-    versions that sampled it, oldest and newest.
+    `logprobs` are the sampling policy's, 0.0 off the mask. `prompt_len` is where the mask first is 1. `group` is the
+    problem and the seat: rows of one group are attempts of one seat at one problem. `reward` is None when nobody
+    scored it. `weight` is the row's share in all tokens that its seat sampled in its episode, so the weights of an
+    (episode, seat) add up to 1. `versions` are the policy versions that sampled it, oldest and newest; `spans` tell
+    each call's. `instance` is the agent instance within the episode. `quarantined` rows have a call whose parent could
+    not be told and stand apart. `truncated` says that the last call was cut off by its length.
     """
 
     episode: str
@@ -32,24 +56,54 @@ class Row:
     loss_mask: list[int]
     logprobs: list[float]
     prompt_len: int
-    group: Hashable
+    group: str = ""
     reward: float | None = None
     advantage: float = 0.0
     weight: float = 1.0
     versions: tuple[int, int] | None = None
     calls: list[str] = field(default_factory=list[str])
+    row_id: str = ""
+    instance: str = ""
+    spans: list[Span] = field(default_factory=list[Span])
+    quarantined: bool = False
+    truncated: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def version_ids(self) -> list[int]:
+        """The policy version of each token; -1 off the mask, and where the version is not known."""
+        versions = [-1] * len(self.token_ids)
+        for span in self.spans:
+            if span.version is not None:
+                versions[span.start : span.end] = [span.version] * (span.end - span.start)
+        return versions
+
+    @property
+    def sampled(self) -> int:
+        """How many tokens are under the mask."""
+        return sum(self.loss_mask)
 
 
 @dataclass(slots=True)
 class RowReport:
-    """What became of the model calls: `dropped` counts the calls of which no row was made, by reason."""
+    """What became of the model calls.
+
+    `merged` calls continued a row instead of beginning one; `forked` rows began in a lineage that had one already;
+    `quarantined` rows have a call with more than one possible parent. `dropped` counts the calls of which no row was
+    made, by reason, and `dropped_tokens` what these had sampled. `seats` counts the delivered tokens by seat: an agent
+    that has learned to say nothing shows there.
+    """
 
     calls: int = 0
     rows: int = 0
     merged: int = 0
+    forked: int = 0
+    quarantined: int = 0
     captured_tokens: int = 0
     delivered_tokens: int = 0
     dropped: Counter[str] = field(default_factory=Counter[str])
+    dropped_tokens: Counter[str] = field(default_factory=Counter[str])
+    seats: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def merge_ratio(self) -> float | None:
@@ -57,96 +111,223 @@ class RowReport:
         used = self.rows + self.merged
         return self.merged / used if used else None
 
+    @property
+    def delivered_ratio(self) -> float | None:
+        """The part of the captured sampled tokens that rows deliver; None without tokens."""
+        return self.delivered_tokens / self.captured_tokens if self.captured_tokens else None
 
-def cut_rows(episodes: Iterable[Episode], *, seats: Iterable[str] | None = None) -> tuple[list[Row], RowReport]:
-    """Cuts the rows of episodes, of all seats or of those given.
+    def drop(self, call: CallRecord, reason: str) -> None:
+        """Counts a call of which no row is made."""
+        self.dropped[reason] += 1
+        self.dropped_tokens[reason] += len(call.token_ids or ())
 
-    A call makes no row when it failed, when its server gave no token ids or logprobs, or when its episode is not ok
-    or its seat not scored; the report says how many and why.
+
+def cut_rows(
+    episodes: Iterable[Episode],
+    *,
+    seats: Iterable[str] | None = None,
+    propagation: str | Propagation = "team",
+    refused: Mapping[str, str] | None = None,
+    ambiguous: Ambiguous = "apart",
+) -> tuple[list[Row], RowReport]:
+    """Cuts the rows of episodes, of all seats or of those given; frozen traces make none.
+
+    A call makes no row when it failed, was retried, or its server gave no token ids or logprobs, and when its episode
+    is not ok, came twice, is among those `refused` (reasons by id), or has nothing scored for it; the report says how
+    many and why. A call that continues no one call for certain gets a row apart, or none with `ambiguous="drop"`.
     """
-    wanted = None if seats is None else set(seats)
-    rows: list[Row] = []
-    report = RowReport()
-    for episode in episodes:
-        for trace in episode.traces:
-            calls = [call for call in trace.calls if wanted is None or call.seat in wanted]
-            if calls:
-                rows += _cut(episode, trace, calls, report)
-    report.rows = len(rows)
+    rows, _, report = cut(episodes, seats=seats, propagation=propagation, refused=refused, ambiguous=ambiguous)
     return rows, report
 
 
-def _cut(episode: Episode, trace: Trace, calls: list[CallRecord], report: RowReport) -> list[Row]:
-    rows: list[Row] = []
-    # The sequence that ends a row, by lineage; a sequence that was continued already is gone from here, so a second
-    # call that continues it begins a row, and the tokens before it stay under the first row's mask alone.
-    ends: dict[tuple[str, tuple[int, ...]], Row] = {}
-    for call in sorted(calls, key=lambda call: call.started or 0.0):
-        report.calls += 1
-        report.captured_tokens += len(call.token_ids or ())
-        reason = _unfit(episode, call)
-        if reason is not None:
-            report.dropped[reason] += 1
-            continue
-        assert call.prompt_token_ids is not None and call.token_ids is not None and call.logprobs is not None
-        lineage = f"{call.seat}/{call.model}/{trace.session or call.parent_call_id}"
-        row = _continued(ends, lineage, call.prompt_token_ids)
-        if row is None:
-            row = _begin(episode, trace, call)
-            rows.append(row)
-        else:
-            report.merged += 1
-            added = call.prompt_token_ids[len(row.token_ids) :]
-            row.token_ids += added
-            row.loss_mask += [0] * len(added)
-            row.logprobs += [0.0] * len(added)
-        row.token_ids += call.token_ids
-        row.loss_mask += [1] * len(call.token_ids)
-        row.logprobs += call.logprobs
-        row.calls.append(call.call_id)
-        if isinstance(call.policy_version, int):
-            oldest, newest = row.versions or (call.policy_version, call.policy_version)
-            row.versions = min(oldest, call.policy_version), max(newest, call.policy_version)
-        report.delivered_tokens += len(call.token_ids)
-        ends[lineage, tuple(row.token_ids)] = row
-    return rows
+def cut(
+    episodes: Iterable[Episode],
+    *,
+    seats: Iterable[str] | None = None,
+    propagation: str | Propagation = "team",
+    refused: Mapping[str, str] | None = None,
+    ambiguous: Ambiguous = "apart",
+) -> tuple[list[Row], list[Unit], RowReport]:
+    """Cuts rows as `cut_rows` does, and also gives the units to credit: first one a row in the order of the rows, then
+    those of instances of which no row was made but which were scored."""
+    if ambiguous not in ("apart", "drop"):
+        raise ConfigurationError(f'ambiguous is "apart" or "drop", not {ambiguous!r}')
+    cutter = _Cutter(None if seats is None else set(seats), propagation_of(propagation), refused or {}, ambiguous)
+    for episode in episodes:
+        cutter.take(episode)
+    cutter.report.rows = len(cutter.rows)
+    return cutter.rows, cutter.units + cutter.others, cutter.report
 
 
-def _unfit(episode: Episode, call: CallRecord) -> str | None:
-    if not episode.ok:
-        return "episode not ok"
+class _Cutter:
+    def __init__(
+        self, seats: set[str] | None, propagation: Propagation, refused: Mapping[str, str], ambiguous: Ambiguous
+    ) -> None:
+        self._seats = seats
+        self._propagate = propagation
+        self._refused = refused
+        self._ambiguous = ambiguous
+        self._taken: set[str] = set()
+        self.rows: list[Row] = []
+        self.units: list[Unit] = []
+        self.others: list[Unit] = []
+        self.report = RowReport()
+
+    def take(self, episode: Episode) -> None:
+        """Cuts one episode."""
+        reason = self._refused.get(episode.id) or (None if episode.ok else "episode not ok")
+        if reason is None and episode.id in self._taken:
+            reason = "episode came twice"
+        elif reason is None:
+            self._taken.add(episode.id)
+        instances = instances_of(episode)
+        retried = retried_calls([call for instance in instances for call in instance.calls])
+        origin = origin_of(episode)
+        begun = len(self.rows)
+        top: dict[str, float | None] = {}
+        for instance in instances:
+            reward = None if reason else self._propagate(instance)
+            why = reason or _unscored(reward)
+            found = self._cut(instance, origin, reward, why, retried) if self._wants(instance) else 0
+            if reward is None or why:
+                continue
+            root = instance.root
+            if root.key not in top:
+                top[root.key] = reward if root is instance else self._propagate(root)
+            unit = _unit(instance, origin, reward, top[root.key])
+            if found:
+                self.units += [
+                    replace(unit, prompt=tuple(row.token_ids[: row.prompt_len])) for row in self.rows[-found:]
+                ]
+            else:
+                self.others.append(unit)
+        _weigh(self.rows[begun:])
+
+    def _wants(self, instance: Instance) -> bool:
+        wanted = self._seats is None or instance.seat in self._seats
+        return wanted and instance.trace.trainable is not False
+
+    def _cut(self, instance: Instance, origin: str, reward: float | None, reason: str | None, retried: set[str]) -> int:
+        """Makes the rows of an instance and says how many."""
+        lineages: dict[str, list[CallRecord]] = {}
+        for call in instance.calls:
+            self.report.calls += 1
+            self.report.captured_tokens += len(call.token_ids or ())
+            unfit = reason or ("retried" if call.call_id in retried else _unfit(call))
+            if unfit is None:
+                lineages.setdefault(call.policy or call.model, []).append(call)
+            else:
+                self.report.drop(call, unfit)
+        made = 0
+        for policy, calls in lineages.items():
+            threads = self._delivered(thread_calls(calls))
+            self.report.forked += max(0, len(threads) - 1)
+            for thread in threads:
+                row = _row(instance, policy, thread)
+                row.group = f"{origin}/{instance.seat}"
+                row.reward = reward
+                self.rows.append(row)
+                self.report.merged += len(thread.calls) - 1
+                self.report.quarantined += thread.ambiguous
+                self.report.delivered_tokens += row.sampled
+                self.report.seats[instance.seat] += row.sampled
+            made += len(threads)
+        return made
+
+    def _delivered(self, threads: list[Thread]) -> list[Thread]:
+        if self._ambiguous == "apart":
+            return threads
+        for thread in threads:
+            if thread.ambiguous:
+                for call in thread.calls:
+                    self.report.drop(call, "ambiguous parent")
+        return [thread for thread in threads if not thread.ambiguous]
+
+
+def _unit(instance: Instance, origin: str, reward: float, root_reward: float | None) -> Unit:
+    return Unit(
+        instance.episode.id,
+        instance.seat,
+        reward,
+        origin,
+        instance=instance.key,
+        parent_call=instance.parent_call,
+        root_seat=instance.root.seat,
+        root_instance=instance.root.key,
+        root_reward=root_reward,
+        without=without(instance),
+    )
+
+
+def _unscored(reward: float | None) -> str | None:
+    if reward is None:
+        return "not scored"
+    return None if math.isfinite(reward) else "reward not finite"
+
+
+def _unfit(call: CallRecord) -> str | None:
     if call.status != "ok":
         return "call failed"
     if not call.prompt_token_ids or not call.token_ids:
         return "no token ids"
     if call.logprobs is None or len(call.logprobs) != len(call.token_ids):
         return "no logprobs"
-    if episode.reward(call.seat) is None:
-        return "not scored"
-    return None
+    # One that is not a number, or minus infinite, makes the sum so.
+    return None if math.isfinite(sum(call.logprobs)) else "logprobs not finite"
 
 
-def _continued(ends: dict[tuple[str, tuple[int, ...]], Row], lineage: str, prompt: list[int]) -> Row | None:
-    """Takes out the row whose sequence is the longest that the prompt continues."""
-    lengths = sorted({len(ids) for name, ids in ends if name == lineage and len(ids) <= len(prompt)}, reverse=True)
-    for length in lengths:
-        row = ends.pop((lineage, tuple(prompt[:length])), None)
-        if row is not None:
-            return row
-    return None
-
-
-def _begin(episode: Episode, trace: Trace, call: CallRecord) -> Row:
-    prompt = list(call.prompt_token_ids or ())
+def _row(instance: Instance, policy: str, thread: Thread) -> Row:
+    tokens: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    spans: list[Span] = []
+    for call in thread.calls:
+        assert call.prompt_token_ids is not None and call.token_ids is not None and call.logprobs is not None
+        added = call.prompt_token_ids[len(tokens) :]
+        tokens += added
+        mask += [0] * len(added)
+        logprobs += [0.0] * len(added)
+        start = len(tokens)
+        tokens += call.token_ids
+        mask += [1] * len(call.token_ids)
+        logprobs += call.logprobs
+        version = call.policy_version if isinstance(call.policy_version, int) else None
+        spans.append(Span(call.call_id, start, len(tokens), version, _temperature(call), call.finish_reason))
+    versions = [version for call in thread.calls for version in _versions(call)]
     return Row(
-        episode.id,
-        call.seat,
-        trace.agent,
-        call.model,
-        prompt,
-        [0] * len(prompt),
-        [0.0] * len(prompt),
-        len(prompt),
-        (call.seat, tuple(prompt)),
-        episode.reward(call.seat),
+        instance.episode.id,
+        instance.seat,
+        instance.trace.agent,
+        policy,
+        tokens,
+        mask,
+        logprobs,
+        spans[0].start,
+        versions=(min(versions), max(versions)) if versions else None,
+        calls=[call.call_id for call in thread.calls],
+        row_id=f"{instance.episode.id}/{instance.seat}/{thread.calls[0].call_id}",
+        instance=instance.key,
+        spans=spans,
+        quarantined=thread.ambiguous,
+        truncated=thread.calls[-1].finish_reason == "length",
     )
+
+
+def _versions(call: CallRecord) -> Iterator[int]:
+    for version in (call.policy_version, call.policy_version_end):
+        if isinstance(version, int):
+            yield version
+
+
+def _temperature(call: CallRecord) -> float | None:
+    asked = call.request.get("temperature") if isinstance(call.request, dict) else None
+    return float(asked) if isinstance(asked, int | float) else None
+
+
+def _weigh(rows: list[Row]) -> None:
+    """Gives the rows of one episode their share in the tokens of their seat: a fork splits a weight, never adds one."""
+    tokens: Counter[str] = Counter()
+    for row in rows:
+        tokens[row.seat] += row.sampled
+    for row in rows:
+        row.weight = row.sampled / tokens[row.seat]

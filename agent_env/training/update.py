@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -18,6 +19,10 @@ class Settings:
     `clip` bounds how far one update trusts a token's probability ratio (PPO, arXiv 1707.06347 §3), `entropy` weighs the
     bonus that keeps the policy from settling too early, `clip_norm` bounds the gradient, `epochs` is how often an
     update goes over the same rows.
+
+    `average` says what counts the same in the loss: each of the "tokens" that were sampled, so that whoever says more
+    counts for more; or each of the "units", a seat in an episode, so that neither long conversations nor many rows
+    outweigh others (by the rows' `weight`, which is their share in their unit and is used for nothing else).
     """
 
     learning_rate: float = 3e-3
@@ -25,11 +30,12 @@ class Settings:
     clip: float = 0.2
     clip_norm: float = 1.0
     epochs: int = 1
+    average: Literal["tokens", "units"] = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """What an update saw: `tokens` under the mask, the mean `entropy` in nats, and the `clipped` part of the ratios."""
+    """What an update saw: `tokens` under the mask, the mean `entropy` in nats as the loss averages it, and the `clipped` part of the ratios."""
 
     rows: int
     tokens: int
@@ -44,29 +50,38 @@ def train_step(
 ) -> UpdateStats | None:
     """Updates a model from its own rows, each with its advantage; None without rows.
 
-    The loss of a batch is a mean over sampled tokens, so no row counts for more than it says.
+    The loss of a batch is a mean over the sampled tokens or over the units, as `settings.average` says.
     """
     if not rows:
         return None
     tokens, mask = batch([row.token_ids for row in rows], [row.loss_mask for row in rows])
     old = _padded([row.logprobs for row in rows], 0.0)[:, 1:]
-    advantage = torch.tensor([[row.advantage * row.weight] for row in rows])
-    total = mask.sum()
+    advantage = torch.tensor([[row.advantage] for row in rows])
+    count = mask.sum()
+    shares, total = _shares(rows, mask, settings)
     stats: UpdateStats | None = None
     for _ in range(settings.epochs):
         logprobs, entropy = token_logprobs(model, tokens)
         ratio = ((logprobs - old) * mask).exp()
         kept = ratio.clamp(1 - settings.clip, 1 + settings.clip)
         gain = torch.minimum(ratio * advantage, kept * advantage)
-        spread = (entropy * mask).sum() / total
-        loss = -(gain * mask).sum() / total - settings.entropy * spread
+        spread = (entropy * shares).sum() / total
+        loss = -(gain * shares).sum() / total - settings.entropy * spread
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimizer.step()
-        clipped = ((ratio != kept) * mask).sum() / total
-        stats = UpdateStats(len(rows), int(total.item()), loss.item(), spread.item(), clipped.item(), norm.item())
+        clipped = ((ratio != kept) * mask).sum() / count
+        stats = UpdateStats(len(rows), int(count.item()), loss.item(), spread.item(), clipped.item(), norm.item())
     return stats
+
+
+def _shares(rows: Sequence[Row], mask: torch.Tensor, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    """How much each predicted token counts in the loss, and what all of them add up to."""
+    if settings.average == "tokens":
+        return mask, mask.sum()
+    weights = torch.tensor([[row.weight] for row in rows])
+    return mask * weights / mask.sum(dim=1, keepdim=True).clamp(min=1), weights.sum()
 
 
 def fit(model: TinyLM, optimizer: torch.optim.Optimizer, sequences: Sequence[tuple[list[int], list[int]]]) -> float:

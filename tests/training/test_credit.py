@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_env.training.credit import group_advantages
+from agent_env.errors import ConfigurationError
+from agent_env.training.credit import (
+    Credit,
+    GroupReport,
+    RoleBaseline,
+    broadcast,
+    credit_of,
+    difference,
+    group_advantages,
+    per_parent_call,
+    per_prompt,
+    per_seat,
+)
+from agent_env.training.units import Unit
 
 rewards = st.lists(st.tuples(st.floats(-10, 10), st.sampled_from("abcd")), max_size=20)
 
@@ -53,3 +71,201 @@ def test_advantages_of_a_group_add_up_to_nothing(values: list[tuple[float, str]]
         own = [advantage for advantage, name in zip(advantages, groups, strict=True) if name == group]
         if len(own) > 1:
             assert sum(own) == pytest.approx(0, abs=1e-6)
+
+
+# ── over units ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unit(episode: str, reward: float, seat: str = "a", **fields: Any) -> Unit:
+    return Unit(episode, seat, reward, **{"origin": "task", "instance": f"{episode}{seat}", **fields})
+
+
+THREE = [unit("e1", 1.0), unit("e2", 1.0), unit("e3", 0.0)]
+
+
+def test_per_seat_compares_attempts_of_a_seat_at_one_problem() -> None:
+    centred = per_seat(THREE, normalise=False)
+    assert centred.advantages == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+    assert per_seat(THREE).advantages == pytest.approx([2**-0.5, 2**-0.5, -(2**0.5)], rel=1e-3)
+    assert centred.report() == GroupReport(1, 0, 0)
+
+
+def test_seats_with_other_scales_of_reward_do_not_touch_each_other() -> None:
+    """One group for all roles lets the one with the larger rewards push all others one way (Dr. MAS; AReaL issue 1114)."""
+    judged = [unit("e1", 100.0, "b"), unit("e2", 90.0, "b"), unit("e3", 80.0, "b")]
+    for strategy in (per_seat, per_parent_call, per_prompt, broadcast, difference, RoleBaseline()):
+        own = [replace(one, prompt=(1,), root_seat=one.seat, root_reward=one.reward) for one in THREE]
+        other = [replace(one, prompt=(1,), root_seat=one.seat, root_reward=one.reward) for one in judged]
+        beside = strategy([*own, *other]).advantages
+        fresh = RoleBaseline() if isinstance(strategy, RoleBaseline) else strategy
+        assert beside[:3] == fresh(own).advantages
+
+
+def test_problems_do_not_touch_each_other() -> None:
+    other = [unit("e4", 5.0, origin="other"), unit("e5", 9.0, origin="other")]
+    assert per_seat([*THREE, *other], normalise=False).advantages == pytest.approx([1 / 3, 1 / 3, -2 / 3, -2.0, 2.0])
+
+
+def test_a_rollout_that_was_cut_into_many_rows_enters_the_mean_once() -> None:
+    """Where each row counted, one long rollout outvoted the others (slime issue 904, miles issue 2378)."""
+    forked = [unit("e1", 1.0), *[unit("e2", 0.0, prompt=(n,)) for n in range(9)]]
+    for strategy in (per_seat, per_parent_call):
+        credited = strategy(forked, normalise=False)
+        assert credited.advantages == pytest.approx([0.5] + [-0.5] * 9)
+        assert credited.report() == GroupReport(1, 0, 0)
+
+
+def test_workers_that_one_episode_calls_often_count_once_too() -> None:
+    workers = [unit("e1", reward, instance=f"w{reward}") for reward in (1.0, 0.0, 0.5)]
+    # The episode enters with 0.5, so the mean is 0.25.
+    credited = per_seat([*workers, unit("e2", 0.0)], normalise=False)
+    assert credited.advantages == pytest.approx([0.75, -0.25, 0.25, -0.25])
+
+
+def test_one_attempt_alone_has_no_advantage_and_is_counted() -> None:
+    """Alone in its group an attempt was taught its raw reward (verl), or groups held one each (rllm issue 605)."""
+    for strategy in (per_seat, per_parent_call, difference):
+        credited = strategy([unit("e1", 7.0), unit("e2", 3.0, origin="other")])
+        assert credited.advantages == [0.0, 0.0] and credited.report() == GroupReport(2, 2, 0)
+    three_rows = per_seat([unit("e1", 1.0, prompt=(n,)) for n in range(3)])
+    assert three_rows.advantages == [0.0] * 3 and three_rows.report() == GroupReport(1, 1, 0)
+
+
+def test_a_group_that_all_got_the_same_is_counted_as_flat_however_it_is_rounded() -> None:
+    credited = per_seat([unit(f"e{n}", 0.1) for n in range(3)])
+    assert credited.advantages == [0.0] * 3 and credited.report() == GroupReport(1, 0, 1)
+    assert group_advantages([0.1] * 3, "aaa")[1].flat == 1
+
+
+def test_a_report_of_some_units_counts_their_groups_alone() -> None:
+    credited = per_seat([*THREE, unit("e1", 1.0, "b"), unit("e1", 2.0, "c"), unit("e2", 2.0, "c")])
+    assert credited.report() == GroupReport(3, 1, 1)
+    assert credited.report([0, 1]) == GroupReport(1, 0, 0) and credited.report([3]) == GroupReport(1, 1, 0)
+
+
+def test_broadcast_pushes_each_tree_the_way_of_its_root() -> None:
+    batch = [
+        replace(one, seat=seat, instance=f"{one.episode}{seat}{number}", **top(one))
+        for one in THREE
+        for number, seat in enumerate(["a", "b", "b"] if one.episode == "e1" else ["a"])
+    ]
+    credited = broadcast(batch, normalise=False)
+    assert credited.advantages == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1 / 3, -2 / 3])
+    assert credited.report() == GroupReport(1, 0, 0)
+
+
+def top(one: Unit) -> dict[str, Any]:
+    return {"root_seat": "a", "root_instance": "root", "root_reward": one.reward}
+
+
+def test_broadcast_passes_over_trees_whose_root_nobody_scored() -> None:
+    credited = broadcast([replace(one, **top(one)) for one in THREE] + [unit("e4", 1.0, root_seat="a")])
+    assert credited.advantages[3] == 0.0 and credited.groups[3] is None
+
+
+def test_per_parent_call_compares_those_that_one_turn_called() -> None:
+    siblings = [unit("e1", reward, "w", instance=f"i{n}", parent_call="t1") for n, reward in enumerate([1.0, 0.0])]
+    cousins = [unit("e2", reward, "w", instance=f"i{n}", parent_call="t9") for n, reward in enumerate([5.0, 3.0, 1.0])]
+    alone = [unit("e3", 8.0, "w", parent_call="t5")]
+    credited = per_parent_call([*siblings, *cousins, *alone, *THREE], normalise=False)
+    assert credited.advantages == pytest.approx([0.5, -0.5, 2.0, 0.0, -2.0, 0.0, 1 / 3, 1 / 3, -2 / 3])
+    assert credited.report() == GroupReport(4, 1, 0)
+
+
+def test_calls_of_one_name_in_two_episodes_are_two_calls() -> None:
+    twice = [unit(episode, 1.0, "w", parent_call="t1") for episode in ("e1", "e2")]
+    assert per_parent_call(twice).report() == GroupReport(2, 2, 0)
+
+
+def test_per_prompt_compares_a_seat_with_itself_on_the_same_prompt() -> None:
+    same = [unit(f"e{n}", reward, prompt=(1, 2)) for n, reward in enumerate([1.0, 0.0])]
+    other = [unit(f"e{n}", reward, prompt=(3,)) for n, reward in enumerate([5.0, 3.0], start=2)]
+    lonely = unit("e9", 4.0, prompt=(4,))
+    credited = per_prompt([*same, *other, lonely], normalise=False)
+    assert credited.advantages == pytest.approx([0.5, -0.5, 1.0, -1.0, 4.0 - 13 / 5])
+    assert credited.report() == GroupReport(3, 1, 0)
+    assert per_prompt([unit("e1", 1.0)]).groups == [None]
+
+
+@given(rewards)
+def test_per_prompt_is_group_advantages_of_rows_by_seat_and_prompt(values: list[tuple[float, str]]) -> None:
+    units = [unit(f"e{n}", reward, prompt=(ord(name),)) for n, (reward, name) in enumerate(values)]
+    expected, report = group_advantages([reward for reward, _ in values], [name for _, name in values])
+    credited = per_prompt(units)
+    assert credited.advantages == expected and credited.report() == report
+
+
+def test_a_role_baseline_scores_before_it_learns() -> None:
+    baseline = RoleBaseline(decay=0.95)
+    credited = baseline([unit("e1", 1.0), unit("e2", 1.0), unit("e3", 0.0)])
+    assert credited.advantages == pytest.approx([1.0, 0.95, -0.0975])
+    assert baseline.values == pytest.approx({"a": 0.092625}) and credited.report().groups == 0
+    again = baseline([unit("e4", 0.092625), unit("e4", -1.0, "b")])
+    assert again.advantages == pytest.approx([0.0, -1.0])
+    assert baseline.values == pytest.approx({"a": 0.092625, "b": -0.05})
+
+
+def test_a_role_baseline_tells_the_sides_of_a_game_apart() -> None:
+    """Against the mean of a zero-sum group, whoever moves first is praised for that alone (SPIRAL)."""
+    baseline = RoleBaseline(decay=0.5, start=0.0)
+    for game in range(20):
+        baseline([unit(f"e{game}", 1.0, "first"), unit(f"e{game}", -1.0, "second")])
+    usual = baseline([unit("e", 1.0, "first"), unit("e", -1.0, "second")]).advantages
+    assert usual == pytest.approx([0.0, 0.0], abs=1e-5)
+
+
+def test_a_role_baseline_counts_an_episode_once_and_can_be_restored() -> None:
+    baseline = RoleBaseline(decay=0.5)
+    baseline([unit("e1", 1.0, prompt=(n,)) for n in range(5)])
+    assert baseline.values == {"a": 0.5}
+    restored = RoleBaseline(decay=0.5, values=json.loads(json.dumps(baseline.values)))
+    assert restored([unit("e2", 1.0)]).advantages == [0.5]
+    with pytest.raises(ConfigurationError, match=r"below 1, not 1.0"):
+        RoleBaseline(decay=1.0)
+
+
+def test_a_difference_is_what_the_team_would_have_missed() -> None:
+    credited = difference([unit("e1", 1.0, without=0.25), unit("e2", 0.0, without=0.5)])
+    assert credited.advantages == [0.75, -0.5] and credited.groups == [None, None]
+
+
+def test_where_nobody_knows_the_difference_the_others_stand_in() -> None:
+    assert difference(THREE).advantages == pytest.approx([0.5, 0.5, -1.0])
+    siblings = [unit("e1", reward, "w", instance=f"i{n}", parent_call="t1") for n, reward in enumerate([1.0, 0.0, 0.5])]
+    assert difference(siblings).advantages == pytest.approx([0.75, -0.75, 0.0])
+    rows = [replace(siblings[0], prompt=(n,)) for n in range(4)]
+    assert difference([*rows, *siblings[1:]]).advantages == pytest.approx([0.75] * 4 + [-0.75, 0.0])
+
+
+def test_a_strategy_is_named_or_given() -> None:
+    assert credit_of("per_seat") is per_seat and credit_of(difference) is difference
+    with pytest.raises(ConfigurationError, match=r"'per_agent'; there are broadcast, per_seat"):
+        credit_of("per_agent")
+    with pytest.raises(ConfigurationError, match=r"make one RoleBaseline\(\)"):
+        credit_of("role_baseline")
+
+
+units = st.builds(
+    unit,
+    st.sampled_from(["e1", "e2", "e3", "e4"]),
+    st.floats(-10, 10),
+    st.sampled_from("ab"),
+    origin=st.sampled_from(["x", "y"]),
+    parent_call=st.sampled_from([None, "t1"]),
+    prompt=st.sampled_from([(1,), (2,)]),
+)
+
+
+@given(st.lists(units, max_size=12), st.sampled_from([per_seat, per_parent_call, difference]), st.randoms())
+def test_credit_depends_on_nobodys_place_in_the_batch(batch: list[Unit], strategy: Credit, rng: random.Random) -> None:
+    order = rng.sample(range(len(batch)), len(batch))
+    shuffled = strategy([batch[index] for index in order]).advantages
+    straight = strategy(batch).advantages
+    assert shuffled == pytest.approx([straight[index] for index in order], abs=1e-5)
+
+
+@given(st.lists(units, max_size=12, unique_by=lambda one: (one.episode, one.seat)))
+def test_nothing_that_is_added_to_all_rewards_of_a_group_changes_credit(batch: list[Unit]) -> None:
+    raised = [replace(one, reward=one.reward + 3.0) for one in batch]
+    before, after = (per_seat(given_units, normalise=False).advantages for given_units in (batch, raised))
+    assert after == pytest.approx(before, abs=1e-9)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent_env.episodes import CallRecord, Episode, TurnRecord
-from agent_env.training.rows import Row, cut_rows
+from agent_env.errors import ConfigurationError
+from agent_env.training.rows import Row, Span, cut_rows
 
 
 def call(name: str, prompt: list[int], sampled: list[int], *, turn: str = "t1", **fields: Any) -> CallRecord:
@@ -40,11 +38,15 @@ def test_one_call_is_one_row_with_the_mask_on_what_was_sampled() -> None:
     (row,), report = cut_rows([episode(call("k1", [5, 6], [7, 8]))])
     assert row == Row(
         *("ep", "a", "a@1.0.0", "A", [5, 6, 7, 8], [0, 0, 1, 1], [0.0, 0.0, -0.7000000000000001, -0.8], 2),
-        group=("a", (5, 6)),
+        group=row.group,
         reward=1.0,
         versions=(3, 3),
         calls=["k1"],
+        row_id="ep/a/k1",
+        instance="s1",
+        spans=[Span("k1", 2, 4, 3)],
     )
+    assert row.version_ids == [-1, -1, 3, 3] and row.sampled == 2
     assert (report.calls, report.rows, report.merged, report.merge_ratio) == (1, 1, 0, 0.0)
     assert report.captured_tokens == report.delivered_tokens == 2
 
@@ -61,7 +63,8 @@ def test_calls_that_continue_each_other_share_a_row_and_others_words_are_masked(
     )
     assert row.token_ids == [5, 7, 9, 9, 8] and row.loss_mask == [0, 1, 0, 0, 1]
     assert row.logprobs == pytest.approx([0.0, -0.7, 0.0, 0.0, -0.8])
-    assert (row.prompt_len, row.versions, row.calls, row.group) == (1, (2, 4), ["k1", "k2"], ("a", (5,)))
+    assert (row.prompt_len, row.versions, row.calls) == (1, (2, 4), ["k1", "k2"])
+    assert row.version_ids == [-1, 2, -1, -1, 4]
     assert report.merge_ratio == 0.5
 
 
@@ -127,7 +130,7 @@ def test_what_makes_no_row_is_counted_with_its_reason() -> None:
     assert report.dropped == {"call failed": 1, "no token ids": 2, "no logprobs": 2}
     assert (report.captured_tokens, report.delivered_tokens) == (6, 1)
     unscored, failed = episode(call("k1", [5], [7]), reward=None), episode(call("k1", [5], [7]))
-    failed.ok = False
+    failed.id, failed.ok = "ep2", False
     rows, report = cut_rows([unscored, failed])
     assert rows == [] and report.dropped == {"not scored": 1, "episode not ok": 1} and report.merge_ratio is None
 
@@ -145,37 +148,151 @@ def test_a_seats_own_reward_counts_for_its_rows_alone() -> None:
     assert {row.seat: row.reward for row in rows} == {"a": 1.0, "b": 1.5}
 
 
-@given(st.randoms(use_true_random=False), st.integers(1, 14))
-def test_every_sampled_token_is_trained_exactly_once(rng: random.Random, count: int) -> None:
-    """Over made-up trees of calls: sessions that interleave, continue, branch, restart and drift."""
-    sequences: list[tuple[str, list[int]]] = []
-    calls: list[CallRecord] = []
-    sampled: dict[str, list[int]] = {}
-    for number in range(count):
-        session = rng.choice("xyz")
-        known = [sequence for name, sequence in sequences if name == session]
-        prompt = list(rng.choice(known)) if known and rng.random() < 0.7 else []
-        if prompt and rng.random() < 0.2:
-            prompt[rng.randrange(len(prompt))] = 0
-        prompt += [rng.randrange(3) for _ in range(rng.randrange(0 if prompt else 1, 3))]
-        # A token that occurs nowhere else tells where it was trained.
-        tokens = [1000 * (number + 1) + place for place in range(rng.randrange(1, 4))]
-        name = f"k{number}"
-        sampled[name] = tokens
-        calls.append(call(name, prompt, tokens, turn=f"t{session}"))
-        sequences.append((session, prompt + tokens))
-    made = episode(*calls, turns={f"t{session}": f"s{session}" for session in "xyz"})
+def test_a_call_with_two_possible_parents_stands_apart_and_nobody_guesses() -> None:
+    """Two calls said the very same, and a third goes on from there: whose version and call it continues is not known."""
+    twins = [call("k1", [5], [7], policy_version=1), call("k2", [5], [7], policy_version=2)]
+    made = episode(*twins, call("k3", [5, 7, 9], [8]), call("k4", [5, 7, 9, 8, 4], [6]))
     rows, report = cut_rows([made])
-    trained = [token for row in rows for token in masked(row)]
-    assert sorted(trained) == sorted(token for tokens in sampled.values() for token in tokens)
-    assert report.delivered_tokens == report.captured_tokens == len(trained)
-    assert sorted(name for row in rows for name in row.calls) == sorted(sampled)
-    by_name = {record.call_id: record for record in calls}
-    for row in rows:
-        assert len(row.token_ids) == len(row.loss_mask) == len(row.logprobs)
-        assert row.loss_mask.index(1) == row.prompt_len
-        assert all(logprob == 0.0 for logprob, mask in zip(row.logprobs, row.loss_mask, strict=True) if not mask)
-        # Each call's tokens stand in its row behind exactly the prompt that it was sampled from.
-        for name in row.calls:
-            whole = [*(by_name[name].prompt_token_ids or ()), *sampled[name]]
-            assert row.token_ids[: len(whole)] == whole
+    assert [row.calls for row in rows] == [["k1"], ["k2"], ["k3", "k4"]]
+    assert [row.quarantined for row in rows] == [False, False, True] and report.quarantined == 1
+    assert [masked(row) for row in rows] == [[7], [7], [8, 6]] and report.forked == 2
+    rows, report = cut_rows([made], ambiguous="drop")
+    assert [row.calls for row in rows] == [["k1"], ["k2"]]
+    assert report.dropped == {"ambiguous parent": 2} and report.delivered_tokens == 2 and report.captured_tokens == 4
+
+
+def test_of_a_call_and_its_marked_retries_the_last_that_was_answered_is_trained() -> None:
+    rows, report = cut_rows([episode(call("k1", [5], [7]), call("k2", [5], [8], retry_of="k1"))])
+    assert [row.calls for row in rows] == [["k2"]] and report.dropped == {"retried": 1}
+    failed = {"status": "upstream_error"}
+    rows, report = cut_rows([episode(call("k1", [5], [7]), call("k2", [5], [], retry_of="k1", **failed))])
+    assert [row.calls for row in rows] == [["k1"]] and report.dropped == {"call failed": 1}
+    chain = [call("k1", [5], [7]), call("k2", [5], [8], retry_of="k1"), call("k3", [5], [9], retry_of="k2")]
+    rows, report = cut_rows([episode(*chain, call("k4", [5, 9, 1], [6]))])
+    assert [row.calls for row in rows] == [["k3", "k4"]] and report.dropped == {"retried": 2}
+
+
+def test_a_mark_that_leads_nowhere_or_round_in_a_circle_costs_no_token_twice() -> None:
+    rows, _ = cut_rows([episode(call("k1", [5], [7], retry_of="gone"))])
+    assert [row.calls for row in rows] == [["k1"]]
+    circle = [call("k1", [5], [7], retry_of="k2"), call("k2", [5], [8], retry_of="k1")]
+    rows, report = cut_rows([episode(*circle)])
+    assert [row.calls for row in rows] == [["k2"]] and report.dropped == {"retried": 1}
+
+
+def test_conversations_that_interleave_in_one_session_each_merge() -> None:
+    """Joining calls in the order in which they came breaks every row where sub-agents take turns (rllm pull requests
+    772 to 775)."""
+    calls: list[CallRecord] = []
+    known: dict[str, list[int]] = {"x": [1], "y": [2], "z": [3]}
+    for number in range(30):
+        name = "xyz"[number % 3]
+        calls.append(call(f"k{number}", known[name], [10 + number]))
+        known[name] = [*known[name], 10 + number, 5]
+    rows, report = cut_rows([episode(*calls)])
+    assert len(rows) == 3 and all(len(row.calls) == 10 for row in rows)
+    assert report.merge_ratio == 27 / 30
+
+
+def test_agents_of_one_seat_in_two_sessions_do_not_enter_each_others_history() -> None:
+    """A gateway with one conversation a session mixed the histories of sub-agents (verl pull request 6299)."""
+    made = episode(
+        *(call("k1", [5], [7], turn="t1"), call("k2", [5], [7], turn="t2")),
+        *(call("k3", [5, 7, 9], [8], turn="t1"), call("k4", [5, 7, 9], [6], turn="t2")),
+        turns={"t1": "s1", "t2": "s2"},
+    )
+    rows, report = cut_rows([made])
+    assert {row.instance: row.calls for row in rows} == {"s1": ["k1", "k3"], "s2": ["k2", "k4"]}
+    assert report.quarantined == 0
+
+
+def test_all_branches_of_a_rollout_are_delivered() -> None:
+    """A trainer that took the main chain alone dropped what sub-agents had sampled (NeMo Gym pull request 3212)."""
+    made = episode(
+        *(call("k1", [5], [7]), call("k2", [5, 7, 1], [8]), call("k3", [5, 7, 2], [9]), call("k4", [6], [4])),
+        call("k5", [5, 7, 1, 8, 0], [3], seat="helper"),
+    )
+    rows, report = cut_rows([made])
+    assert sorted(token for row in rows for token in masked(row)) == [3, 4, 7, 8, 9]
+    assert report.delivered_ratio == 1.0
+
+
+def test_a_compressed_context_makes_a_second_row_and_no_second_weight() -> None:
+    """Rollouts that come to several rows must not weigh more for it (verl issue 5375, rllm issue 512)."""
+    compressed = [call("k1", [5], [7, 7, 7]), call("k2", [5, 7, 7, 7, 1], [8, 8, 8]), call("k3", [5, 0], [9, 9])]
+    rows, report = cut_rows([episode(*compressed, call("k4", [2], [3], seat="b"))])
+    assert {tuple(row.calls): row.weight for row in rows} == {("k1", "k2"): 0.75, ("k3",): 0.25, ("k4",): 1.0}
+    assert report.forked == 1
+
+
+def test_a_rollout_without_logprobs_or_with_broken_ones_is_told_and_not_trained() -> None:
+    """Lost logprobs went unseen in a multi-agent example (slime issue 1995)."""
+    broken = [call("k1", [5], [7], logprobs=[float("nan")]), call("k2", [6], [7], logprobs=[float("-inf")])]
+    rows, report = cut_rows([episode(*broken, call("k3", [8], [7], logprobs=None))])
+    assert rows == [] and report.dropped == {"logprobs not finite": 2, "no logprobs": 1}
+    assert report.dropped_tokens == {"logprobs not finite": 2, "no logprobs": 1} and report.delivered_ratio == 0.0
+
+
+def test_a_failed_rollout_invents_no_agent_and_ends_no_batch() -> None:
+    """One rollout that fails must neither count as an agent's reward of 0 (prime-rl issue 3183) nor lose the others
+    (SkyRL issue 1613)."""
+    failed, empty, good = Episode("ep1"), Episode("ep2"), episode(call("k1", [5], [7]))
+    failed.fail(RuntimeError("gone"))
+    empty.score("x", 1.0)
+    rows, report = cut_rows([failed, empty, good])
+    assert [row.episode for row in rows] == ["ep"] and report.calls == 1 and not report.dropped
+
+
+def test_a_reward_that_is_no_number_is_no_reward() -> None:
+    rows, report = cut_rows([episode(call("k1", [5], [7]), reward=float("nan"))])
+    assert rows == [] and report.dropped == {"reward not finite": 1}
+
+
+def test_a_frozen_trace_makes_no_rows() -> None:
+    made = episode(call("k1", [5], [7]), call("k2", [6], [8], turn="t2"), turns={"t1": "s1", "t2": "s2"})
+    made.traces[1].trainable = False
+    for seats in (None, ["a"]):
+        rows, report = cut_rows([made], seats=seats)
+        assert [row.calls for row in rows] == [["k1"]] and report.calls == 1
+
+
+def test_an_episode_that_came_twice_is_cut_once() -> None:
+    made = episode(call("k1", [5], [7]))
+    rows, report = cut_rows([made, made])
+    assert len(rows) == 1 and report.dropped == {"episode came twice": 1}
+
+
+def test_refused_episodes_tell_why() -> None:
+    rows, report = cut_rows([episode(call("k1", [5], [7, 8]))], refused={"ep": "stale"})
+    assert rows == [] and report.dropped == {"stale": 1} and report.dropped_tokens == {"stale": 2}
+
+
+def test_a_row_tells_how_each_of_its_calls_was_sampled() -> None:
+    first = call("k1", [5], [7], request={"temperature": 1}, finish_reason="stop", policy="p", policy_version_end=4)
+    second = call("k2", [5, 7, 1], [8], finish_reason="length", policy="p", policy_version="unknown")
+    (row,), _ = cut_rows([episode(first, second)])
+    assert row.policy == "p" and row.truncated and row.versions == (3, 4)
+    assert row.spans == [Span("k1", 1, 2, 3, 1.0, "stop"), Span("k2", 3, 4, None, None, "length")]
+    assert row.version_ids == [-1, 3, -1, -1]
+
+
+def test_a_group_holds_attempts_of_one_seat_at_one_problem() -> None:
+    """One group for turns of different agents compared what cannot be compared (agent-lightning issue 489)."""
+    first, second = episode(call("k1", [5], [7])), episode(call("k1", [6], [8]), call("k2", [5], [7], seat="b"))
+    other = episode(call("k1", [5], [7]))
+    second.id, other.id, other.task = "ep2", "ep3", "another"
+    rows, _ = cut_rows([first, second, other])
+    assert [row.group == rows[0].group for row in rows] == [True, True, False, False]
+    first.group = second.group = other.group = "7"
+    rows, _ = cut_rows([first, second, other])
+    assert [row.group for row in rows] == ["/7/a", "/7/a", "/7/b", "/7/a"]
+    other.run = "r2"
+    rows, _ = cut_rows([first, other])
+    assert rows[0].group != rows[1].group
+
+
+def test_words_that_it_does_not_know_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r'"apart" or "drop", not \'guess\''):
+        cut_rows([], ambiguous="guess")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no propagation 'nobody'; there are team, discounted, own, judge"):
+        cut_rows([], propagation="nobody")

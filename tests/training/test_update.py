@@ -103,10 +103,51 @@ def test_the_loss_is_the_mean_over_sampled_tokens_of_the_clipped_gain(tokenizer:
     stats = train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), rows, Settings(entropy=0.0))
     expected = -(2.0 * math.exp(0.1) + 2.0 * math.exp(-0.5)) / 2
     assert stats is not None and stats.loss == pytest.approx(expected, rel=1e-4) and stats.clipped == 0.5
-    weighed = rows[0]
-    weighed.weight = 0.5
-    half = train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), [weighed], Settings(entropy=0.0))
-    assert half is not None and half.loss == pytest.approx(expected / 2, rel=1e-4)
+
+
+def loss(tokenizer: WordTokenizer, rows: list[Row], settings: Settings) -> float:
+    model = make_model(tokenizer, seed=1)
+    stats = train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), rows, settings)
+    assert stats is not None
+    return stats.loss
+
+
+def sampled_now(tokenizer: WordTokenizer, prompt: list[int], sampled: list[int], advantage: float) -> Row:
+    """A row that the model of `loss` would sample just so: its ratios are 1, so its gain is its advantage."""
+    found, _ = token_logprobs(make_model(tokenizer, seed=1), torch.tensor([prompt + sampled]))
+    return row(prompt, sampled, found[0, len(prompt) - 1 :].tolist(), advantage)
+
+
+def test_by_tokens_whoever_says_more_counts_for_more(tokenizer: WordTokenizer) -> None:
+    rows = [sampled_now(tokenizer, [3], [6, 7, 8], 1.0), sampled_now(tokenizer, [3], [6], -1.0)]
+    assert loss(tokenizer, rows, Settings(entropy=0.0)) == pytest.approx(-(3 * 1.0 - 1.0) / 4)
+    rows[0].weight = 0.125
+    assert loss(tokenizer, rows, Settings(entropy=0.0)) == pytest.approx(-(3 * 1.0 - 1.0) / 4)
+
+
+def test_by_units_each_seat_in_an_episode_counts_once(tokenizer: WordTokenizer) -> None:
+    """Long rollouts and rollouts of many rows outweighed short ones (rllm issue 512)."""
+    settings = Settings(entropy=0.0, average="units")
+    rows = [sampled_now(tokenizer, [3], [6, 7, 8], 1.0), sampled_now(tokenizer, [3], [6], -1.0)]
+    assert loss(tokenizer, rows, settings) == pytest.approx(0.0, abs=1e-6)
+    many = [sampled_now(tokenizer, [3], [6, 7], 0.5) for _ in range(4)]
+    for one in many:
+        one.weight = 0.25
+    assert loss(tokenizer, [*many, rows[1]], settings) == pytest.approx(-(0.5 - 1.0) / 2)
+
+
+def test_by_units_it_does_not_matter_where_a_conversation_was_cut(tokenizer: WordTokenizer) -> None:
+    settings = Settings(entropy=0.3, average="units", clip_norm=1e9)
+    whole = sampled_now(tokenizer, [3], [6, 7, 8], 1.0)
+    first, second = copy.deepcopy(whole), copy.deepcopy(whole)
+    first.loss_mask, first.weight = [0, 1, 1, 0], 2 / 3
+    second.loss_mask, second.weight = [0, 0, 0, 1], 1 / 3
+    other = sampled_now(tokenizer, [3], [8], -1.0)
+    models = [make_model(tokenizer, seed=1), make_model(tokenizer, seed=1)]
+    for model, rows in zip(models, ([whole, other], [first, second, other]), strict=True):
+        train_step(model, torch.optim.SGD(model.parameters(), lr=0.1), rows, settings)
+    for left, right in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-4)
 
 
 def test_the_entropy_bonus_alone_spreads_the_policy(tokenizer: WordTokenizer) -> None:

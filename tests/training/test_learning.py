@@ -1,0 +1,199 @@
+"""Learning: each policy from its own turns, with the credit that was asked for, from episodes that are fresh enough."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from agent_env.episodes import CallRecord, Episode, TurnRecord
+from agent_env.errors import ConfigurationError
+from agent_env.training.credit import Credited, GroupReport, RoleBaseline
+from agent_env.training.learning import credit_rows, learn
+from agent_env.training.policy import Policy
+from agent_env.training.rows import Row
+from agent_env.training.sampling import Prompt
+from agent_env.training.tiny import WordTokenizer, make_model
+from agent_env.training.units import Unit
+from agent_env.training.update import UpdateStats
+
+
+class Pupil:
+    """A learner that only remembers its lessons."""
+
+    def __init__(self, name: str, *, trainable: bool = True, version: int = 0) -> None:
+        self.name = name
+        self.trainable = trainable
+        self.version = version
+        self.lessons: list[list[Row]] = []
+
+    def update(self, rows: list[Row]) -> UpdateStats | None:  # type: ignore[override]
+        self.lessons.append(list(rows))
+        return UpdateStats(len(rows), sum(row.sampled for row in rows), 0.0, 0.0, 0.0, 0.0) if rows else None
+
+    @property
+    def advantages(self) -> list[float]:
+        """Of the last lesson."""
+        return [row.advantage for row in self.lessons[-1]]
+
+
+def episode(name: str, reward: float | None, *, workers: int = 1, version: int = 0, **fields: Any) -> Episode:
+    """A manager that asks workers; everyone makes one call."""
+    made = Episode(name, **{"group": "0", **fields})
+    made.add([TurnRecord("t0", "manager@1.0.0", "m", seat="manager")])
+    made.add(
+        TurnRecord(f"t{n}", "worker@1.0.0", f"w{n}", seat="worker", parent_call_id="t0") for n in range(1, workers + 1)
+    )
+    made.add(
+        CallRecord(
+            *(f"k{n}", f"t{n}", "worker" if n else "manager", "p"),
+            prompt_token_ids=[n + 3],
+            token_ids=[6],
+            logprobs=[-1.0],
+            policy_version=version,
+        )
+        for n in range(workers + 1)
+    )
+    made.score("right", reward)
+    return made
+
+
+def test_two_policies_of_one_episode_each_learn_from_their_own_rows() -> None:
+    """Two models at once in one system, which a trainer of one model cannot do (agent-lightning issue 110)."""
+    manager, worker = Pupil("manager"), Pupil("worker")
+    batch = [episode("e1", 1.0, workers=2), episode("e2", 0.0, workers=1)]
+    lessons = learn({"manager": manager, "worker": worker}, batch)
+    assert [row.seat for row in manager.lessons[0]] == ["manager"] * 2
+    assert [row.seat for row in worker.lessons[0]] == ["worker"] * 3
+    assert manager.advantages == pytest.approx([1.0, -1.0], rel=1e-3)
+    assert worker.advantages == pytest.approx([1.0, 1.0, -1.0], rel=1e-3)
+    assert {name: lesson.rows for name, lesson in lessons.policies.items()} == {"manager": 2, "worker": 3}
+    assert lessons.policies["worker"].groups == GroupReport(1, 0, 0)
+    assert [row.weight for row in worker.lessons[0]] == [0.5, 0.5, 1.0]
+
+
+def test_one_policy_in_two_seats_learns_from_both_in_one_update() -> None:
+    player = Pupil("player")
+    learn({"manager": player, "worker": player}, [episode("e1", 1.0), episode("e2", 0.0)])
+    (rows,) = player.lessons
+    assert {row.seat for row in rows} == {"manager", "worker"} and len(rows) == 4
+
+
+def test_a_frozen_policy_has_no_lesson_and_its_root_still_gives_the_tree_its_direction() -> None:
+    manager, worker = Pupil("manager", trainable=False), Pupil("worker")
+    batch = [episode("e1", 1.0), episode("e2", 0.0), episode("e3", 0.0, workers=0)]
+    lessons = learn({"manager": manager, "worker": worker}, batch, credit="broadcast")
+    assert manager.lessons == [] and list(lessons.policies) == ["worker"]
+    # The third episode called no worker, and counts among the attempts all the same: [1, 0, 0].
+    assert worker.advantages == pytest.approx([2**0.5, -(2**-0.5)], rel=1e-3)
+
+
+def test_uneven_numbers_of_calls_are_no_trouble() -> None:
+    """A variable number of samples broke the reshape into groups (slime issue 904, SkyRL issue 1501)."""
+    worker = Pupil("worker")
+    batch = [episode("e1", 1.0, workers=5), episode("e2", 0.0, workers=0), episode("e3", 0.0, workers=2)]
+    learn({"worker": worker}, batch)
+    assert worker.advantages == pytest.approx([1.0] * 5 + [-1.0] * 2, rel=1e-3)
+
+
+def test_each_row_keeps_its_own_mask_whoever_shares_its_advantage() -> None:
+    """Advantages spread by one row's mask left most samples without any (SkyRL issues 1492 and 1507)."""
+    made = episode("e1", 1.0)
+    made.add(
+        [CallRecord("k9", "t1", "worker", "p", prompt_token_ids=[1, 2, 3], token_ids=[4, 5], logprobs=[-1.0, -2.0])]
+    )
+    rows, _, _ = credit_rows([made, episode("e2", 0.0)], seats=["worker"])
+    assert {row.calls[0]: (row.loss_mask, row.advantage > 0) for row in rows if row.episode == "e1"} == {
+        "k1": ([0, 1], True),
+        "k9": ([0, 0, 0, 1, 1], True),
+    }
+
+
+def test_propagation_says_what_is_compared() -> None:
+    """Where the reward of the whole team is set, and what an agent's own adds, is one word (PettingLLMs issue 14)."""
+    batch = [episode("e1", 1.0), episode("e2", 0.0)]
+    for number, made in enumerate(batch):
+        made.score("neat", number, seat="worker", source="judge")
+    worker = Pupil("worker")
+    learn({"worker": worker}, batch, propagation="judge")
+    assert worker.advantages == pytest.approx([-1.0, 1.0], rel=1e-3)
+    learn({"worker": worker}, batch, propagation=lambda instance: float(instance.depth))
+    assert worker.advantages == [0.0, 0.0] and [row.reward for row in worker.lessons[-1]] == [1.0, 1.0]
+
+
+def test_a_stale_tree_is_dropped_whole_or_kept_and_counted() -> None:
+    manager, worker = Pupil("manager", version=5), Pupil("worker", version=2)
+    batch = [episode("e1", 1.0, version=2), episode("e2", 0.0, version=4), episode("e3", 1.0, version=4)]
+    policies = {"manager": manager, "worker": worker}
+    lessons = learn(policies, batch, max_staleness=2)
+    # The manager's call of the first is three updates old, and its worker's call goes with it.
+    assert {row.episode for row in (*manager.lessons[-1], *worker.lessons[-1])} == {"e2", "e3"}
+    assert lessons.report.dropped == {"stale": 2} and lessons.staleness.stale == 1
+    lessons = learn(policies, batch, max_staleness=2, stale="keep")
+    assert len(worker.lessons[-1]) == 3 and lessons.staleness.stale == 1 and not lessons.report.dropped
+    lessons = learn(policies, batch)
+    assert len(worker.lessons[-1]) == 3 and lessons.staleness.ages == {3: 1, 2: 2}
+
+
+def test_a_failed_rollout_does_not_end_the_step() -> None:
+    """One failing rollout killed the step for all (SkyRL issue 1613)."""
+    failed = episode("e0", 5.0)
+    failed.fail(RuntimeError("gone"))
+    worker = Pupil("worker")
+    lessons = learn({"worker": worker}, [failed, episode("e1", 1.0), episode("e2", 0.0), episode("e3", None)])
+    assert worker.advantages == pytest.approx([1.0, -1.0], rel=1e-3)
+    assert lessons.report.dropped == {"episode not ok": 1, "not scored": 1}
+
+
+def test_a_role_baseline_goes_on_from_update_to_update() -> None:
+    worker, baseline = Pupil("worker"), RoleBaseline(decay=0.5)
+    learn({"worker": worker}, [episode("e1", 1.0)], credit=baseline)
+    learn({"worker": worker}, [episode("e2", 1.0)], credit=baseline)
+    assert worker.advantages == [0.5]
+    with pytest.raises(ConfigurationError, match="role baseline"):
+        learn({"worker": worker}, [], credit="role_baseline")
+
+
+def test_any_function_of_units_is_a_strategy() -> None:
+    def by_place(units: Any) -> Credited:
+        assert all(isinstance(unit, Unit) for unit in units)
+        return Credited([float(index) for index in range(len(units))], [None] * len(units))
+
+    worker = Pupil("worker")
+    learn({"worker": worker}, [episode("e1", 1.0, workers=3)], credit=by_place)
+    assert worker.advantages == [0.0, 1.0, 2.0]
+
+
+def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Pupil("worker")
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        learn({"worker": worker}, [episode("e1", 1.0), episode("e2", 0.0)])
+        assert not caplog.records
+        learn({"worker": worker}, [episode("e1", 1.0), episode("e2", 0.0, group="1")])
+    (record,) = caplog.records
+    assert "learns nothing from 2 rows" in record.getMessage() and "2 have one attempt alone" in record.getMessage()
+
+
+def test_a_real_policy_learns_which_word_is_rewarded(tokenizer: WordTokenizer) -> None:
+    """What the worker says decides the team's reward; the manager, frozen, always says the same."""
+    policy = Policy("worker", make_model(tokenizer, seed=1), tokenizer, seed=1)
+    good = tokenizer.encode("zip")
+    means: list[float] = []
+    for update in range(30):
+        batch: list[Episode] = []
+        for number in range(32):
+            made = episode(f"{update}/{number}", 0.0, workers=1)
+            (said,) = policy.sample([prompt(made)])
+            call = made.traces[1].calls[0]
+            call.token_ids, call.logprobs, call.policy_version = said.token_ids, said.logprobs, policy.version
+            made.rewards[0].value = float(said.token_ids[:1] == good)
+            batch.append(made)
+        means.append(sum(made.reward() or 0.0 for made in batch) / len(batch))
+        lessons = learn({"worker": policy}, batch, max_staleness=0)
+        assert lessons.report.rows == 32 and not lessons.report.dropped
+    assert policy.version == 30 and sum(means[-5:]) / 5 > sum(means[:5]) / 5 + 0.4
+
+
+def prompt(made: Episode) -> Prompt:
+    return Prompt(made.traces[1].calls[0].prompt_token_ids or [], 1.0, 1)
