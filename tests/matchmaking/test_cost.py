@@ -67,6 +67,25 @@ def test_a_new_need_costs_as_many_proofs_as_schemas_have_parts_and_not_as_there_
         assert 10 < matchmaker.verdicts.proofs - proofs <= parts + 5
 
 
+def test_of_an_answer_only_the_parts_are_proven_that_differ_from_what_is_expected(benchmark: Any) -> None:
+    rng = random.Random(0)
+    cards = [candidate.card for candidate in benchmark.population(rng, 600, 100)]
+    tools = [
+        [tool.model_copy(update={"output_schema": tool.input_schema}) for tool in card.capabilities.tools]
+        for card in cards
+    ]
+    matchmaker = Matchmaker(
+        card.model_copy(update={"capabilities": card.capabilities.model_copy(update={"tools": found})})
+        for card, found in zip(cards, tools, strict=True)
+    )
+    expected = {"type": "object", "properties": {"task": {"type": "string"}, "size": {"type": "number"}}}
+    use = ToolUse(name="work", result={**expected, "required": ["task"]})
+    report = matchmaker.pair(Need("worker", skills=["math"], tool=use), limit=0)
+    # Each answer is another left side, and each has the type, the task and what is required in common.
+    assert matchmaker.verdicts.comparisons > 50 and report.fitting > 20
+    assert 0 < matchmaker.verdicts.proofs <= matchmaker.verdicts.comparisons
+
+
 def test_what_cannot_be_decided_of_a_property_is_tried_once_for_all_schemas_that_have_it(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
