@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agent_env.runtime.results import ToolResult as ToolResult
     from agent_env.serving.environment import AgentEnvironment as AgentEnvironment
     from agent_env.serving.run import serve_agent_as_env as serve_agent_as_env
+    from agent_env.training.scenario import Seat as Seat
     from agent_env_cards import EnvironmentCard as EnvironmentCard
     from agent_env_cards import Need as Need
     from agent_env_cards import Offer as Offer
@@ -50,6 +51,7 @@ _HOMES = {
     "Offer": "agent_env_cards",
     "ResetResult": "agent_env.runtime.results",
     "Reward": "agent_env.runtime.declared",
+    "Seat": "agent_env.training.scenario",
     "SessionView": "agent_env.runtime.definition",
     "Skill": "agent_env_cards",
     "StepResult": "agent_env.runtime.results",
@@ -73,6 +75,7 @@ __all__ = [
     "Offer",
     "ResetResult",
     "Reward",
+    "Seat",
     "SessionView",
     "Skill",
     "StepResult",

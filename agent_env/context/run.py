@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A seat's way to the gateway: `token` opens it for one episode, `model` names the seat's policy."""
+    """A seat's way to the gateway: `token` opens it for one episode, `model` names the seat's policy, "" for none."""
 
     token: str
     model: str
@@ -38,8 +38,9 @@ class Run:
 
     @property
     def route(self) -> Route | None:
-        """The receiver's own route, None for a seat that no policy plays."""
-        return self.routes.get(self.seat)
+        """The way of the receiver's model calls, None for a seat that no policy plays."""
+        route = self.routes.get(self.seat)
+        return None if route is None or not route.model else route
 
     def model_url(self, call_id: str) -> str:
         """The base URL of the model endpoint for the turn `call_id`."""

@@ -28,8 +28,9 @@ class RunHandle:
             ...
             records = await run.collect(["e1"])         # {"e1": [record, …]} in JSON form
 
-    Leaving the block closes the run. Its journal stays where the gateway keeps it, unless `keep_journal` is False
-    because what was collected is kept elsewhere.
+    A seat with None instead of a policy keeps the agent's own model and tells what it did. Leaving the block closes the
+    run. Its journal stays where the gateway keeps it, unless `keep_journal` is False because what was collected is kept
+    elsewhere.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RunHandle:
         gateway: str,
         run: str,
         secret: str,
-        seats: Mapping[str, SeatPolicy],
+        seats: Mapping[str, SeatPolicy | None],
         admin_token: str,
         *,
         keep_journal: bool = True,
@@ -54,14 +55,14 @@ class RunHandle:
         cls,
         gateway: str,
         admin_token: str,
-        seats: Mapping[str, SeatPolicy],
+        seats: Mapping[str, SeatPolicy | None],
         *,
         run: str | None = None,
         secret: str | None = None,
         keep_journal: bool = True,
     ) -> RunHandle:
         """Opens a run, or opens it again when `run` and `secret` are those of an earlier one."""
-        body: dict[str, Any] = {"seats": {seat: policy.to_json() for seat, policy in seats.items()}}
+        body: dict[str, Any] = {"seats": {seat: policy and policy.to_json() for seat, policy in seats.items()}}
         if run is not None:
             body["run"] = run
         if secret is not None:
@@ -79,7 +80,8 @@ class RunHandle:
         """One episode of the run as the agent in `seat` is to see it, with the tokens of all seats."""
         checked_name("episode", episode)
         routes = {
-            name: Route(mint_token(self.secret, episode, name), policy.model) for name, policy in self.seats.items()
+            name: Route(mint_token(self.secret, episode, name), "" if policy is None else policy.model)
+            for name, policy in self.seats.items()
         }
         return Run(self.gateway, self.run, episode, seat, routes)
 

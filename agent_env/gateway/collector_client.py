@@ -26,7 +26,7 @@ class RunRecorder:
     """
 
     def __init__(self, run: Run, *, guard: OutwardGuard | None = None, timeout: float = _SECONDS) -> None:
-        route = run.route or next(iter(run.routes.values()), None)
+        route = run.routes.get(run.seat) or next(iter(run.routes.values()), None)
         if route is None:
             raise ConfigurationError(f"the run {run.run!r} gives no token, so its collector takes nothing from here")
         self._address = _Address(f"{run.gateway}/runs/{run.run}/records", guard, timeout)

@@ -95,7 +95,7 @@ class Access:
             )
 
     def _recorder(self, run: Run) -> Recorder | None:
-        if run.route is None:
+        if run.seat not in run.routes:
             return self.recorder
         # A server that only this machine reaches may call this machine; looking that up each time would cost more
         # than the call.

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from agent_env.training.policy import Policy as Policy
     from agent_env.training.policy_server import PolicyServer as PolicyServer
     from agent_env.training.progress import rollout_progress as rollout_progress
+    from agent_env.training.rollouts import collect as collect
     from agent_env.training.rollouts import rollout as rollout
     from agent_env.training.rows import Row as Row
     from agent_env.training.rows import cut_rows as cut_rows
+    from agent_env.training.scenario import Scenario as Scenario
+    from agent_env.training.scenario import Seat as Seat
+    from agent_env.training.team import Team as Team
     from agent_env.training.tiny import TinyLM as TinyLM
     from agent_env.training.tiny import WordTokenizer as WordTokenizer
     from agent_env.training.tiny import make_model as make_model
@@ -30,9 +34,13 @@ _HOMES = {
     "Policy": "policy",
     "PolicyServer": "policy_server",
     "Row": "rows",
+    "Scenario": "scenario",
+    "Seat": "scenario",
     "Settings": "update",
+    "Team": "team",
     "TinyLM": "tiny",
     "WordTokenizer": "tiny",
+    "collect": "rollouts",
     "cut_rows": "rows",
     "group_advantages": "credit",
     "learn": "learning",
@@ -47,9 +55,13 @@ __all__ = [
     "Policy",
     "PolicyServer",
     "Row",
+    "Scenario",
+    "Seat",
     "Settings",
+    "Team",
     "TinyLM",
     "WordTokenizer",
+    "collect",
     "cut_rows",
     "group_advantages",
     "learn",

@@ -1,96 +1,295 @@
-"""Playing many episodes at once, recorded, scored, and with what other processes recorded about them."""
+"""Playing many episodes at once, as a stream: recorded, scored, stored, and gone on with after a stop."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
 
-from agent_env.episodes import Episode, new_episode_id, recording
-from agent_env.errors import AgentEnvError
+from agent_env.episodes import Episode, EpisodeStore, EpisodeWriter, new_episode_id
+from agent_env.errors import AgentEnvError, ConfigurationError
 from agent_env.gateway import RunHandle
+from agent_env.training.playing import Job, Player
+from agent_env.training.progress import RolloutProgress, rollout_progress
+from agent_env.training.scenario import Json, Scenario, Seat
+from agent_env.training.team import wrapped
 
-Json: TypeAlias = Any
-Play: TypeAlias = Callable[[Json], Awaitable[Any]]
-"""Plays one task: plain Python that calls agents; what it returns goes to `episode.info["result"]`."""
+log = logging.getLogger("agent_env.training")
 
-Score: TypeAlias = Callable[[Episode], Awaitable[None] | None]
-"""Scores an episode by `episode.score(name, value)`; it sees everything that was recorded."""
+Finished: TypeAlias = Literal["skip", "yield", "retry"]
+
+_STOP_SECONDS = 15.0
+"""How long what is cancelled may take to end: saying goodbye to an environment takes 10 at most."""
 
 
 async def rollout(
+    scenario: object,
     tasks: Iterable[Json],
-    play: Play,
     *,
+    seats: Mapping[str, Seat] | None = None,
     run: RunHandle | None = None,
-    score: Score | None = None,
+    store: EpisodeStore | EpisodeWriter | None = None,
+    run_id: str | None = None,
+    finished: Finished = "skip",
+    group_size: int = 1,
     concurrency: int = 64,
     seconds: float | None = 120.0,
     budget: int | None = None,
+    seed: int = 0,
+    info: Mapping[str, Json] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
-) -> list[Episode]:
-    """Plays every task once, at most `concurrency` at a time, and returns the episodes in the order of the tasks.
+    progress: bool | RolloutProgress = False,
+) -> AsyncGenerator[Episode, None]:
+    """Plays every task `group_size` times and yields the episodes as they end, scored, and stored where there is a
+    store.
 
-    With a run, the model calls of its seats go through its gateway and what agents in other processes posted is
-    collected into the episodes. `seconds` and `budget` (calls) bound each episode. A task that fails gives an episode
-    that is not ok, with the boundary that failed, and no reward; the others go on. `on_episode` is told about each
-    episode when it has been played, before it is scored.
+        async for episode in rollout(scenario, tasks, group_size=8, store=store, run_id="monday", progress=True):
+            print(episode.task, episode.reward("solver"))
 
-        episodes = await rollout(["boat", "kite"], play, run=run, score=score)
+    | argument | meaning |
+    |---|---|
+    | `scenario` | a `Scenario`, a module or object with `play`, or `play` alone |
+    | `seats` | seats to put in place of the scenario's, such as a frozen one |
+    | `run` | the gateway's run: model calls of its seats go through it, and what other processes posted is added |
+    | `store`, `run_id` | where episodes go, and the name under which a second start finds those of the first |
+    | `finished` | what a second start does with episodes that the store has: "skip", "yield" them, or "retry" those that failed and skip the others |
+    | `concurrency` | how many episodes are played at a time; an agent that waits for another takes no further place |
+    | `seconds`, `budget` | bounds of each episode: time, and calls |
+    | `seed` | what the seeds of the episodes (`team.seed`) come from, with the numbers of task and sample |
+    | `info` | goes into `episode.info` of all |
+    | `on_episode` | is told about each episode before it is yielded |
+    | `progress` | shows a bar of its own, or goes on with one of `rollout_progress` |
+
+    A task that fails gives an episode that is not ok, with the boundary that failed, and no reward; the others go on.
+    The episodes of a task share a `group`: the task's "id", or its number. `episode.info` has `index`, `sample` and
+    `result`. At most `concurrency` episodes more are played than were taken.
+
+    Leaving the loop, or cancelling it, ends the episodes that are being played: they are not stored, and a second
+    start plays them again, under ids of their own. Close a stream that is left early with `contextlib.aclosing` where
+    its end is to be waited for. Raises `ConfigurationError` for what cannot be played, and the error of a store, of a
+    gateway that does not answer, or of `tasks`.
     """
-    wanted = list(tasks)
-    played: dict[int, Episode] = {}
-    left = iter(enumerate(wanted))
+    given = Scenario.of(scenario)
+    given = replace(given, seats={**given.seats, **(seats or {})})
+    _check(given, run, store, run_id, finished, group_size, concurrency)
+    earlier = _Earlier(store, run_id, finished) if isinstance(store, EpisodeStore) and run_id is not None else None
+    async with contextlib.AsyncExitStack() as stack:
+        given = replace(given, seats=await stack.enter_async_context(wrapped(given.seats)))
+        player = Player(given, run=run, run_id=run_id, seconds=seconds, budget=budget, info=info)
+        stream = _Stream(player, _jobs(tasks, group_size, seed, run_id), earlier, concurrency)
+        bar = progress if isinstance(progress, RolloutProgress) else None
+        if progress is True:
+            total = len(tasks) * group_size if isinstance(tasks, Sized) else None
+            bar = stack.enter_context(rollout_progress(total))
+            bar.describe(given.name)
+        try:
+            while batch := await stream.next():
+                if store is not None:
+                    store.append(episode for episode, fresh in batch if fresh)
+                for episode, fresh in batch:
+                    stream.take()
+                    if bar is not None:
+                        bar.add(episode, fresh=fresh)
+                    if on_episode is not None:
+                        on_episode(episode)
+                    yield episode
+                if bar is not None:
+                    bar.skip(stream.skipped())
+            if bar is not None:
+                bar.skip(stream.skipped())
+        finally:
+            left = await stream.stop()
+            if store is not None and left:
+                store.append(left)
 
-    async def work() -> None:
-        for index, task in left:
-            played[index] = await _play(task, play, run, seconds, budget)
-            if on_episode is not None:
-                on_episode(played[index])
 
-    async with anyio.create_task_group() as workers:
-        for _ in range(min(concurrency, len(wanted))):
-            workers.start_soon(work)
-    episodes = [played[index] for index in range(len(wanted))]
-    if run is not None and episodes:
-        records = await run.collect(episode.id for episode in episodes)
-        for episode in episodes:
+async def collect(episodes: AsyncIterable[Episode]) -> list[Episode]:
+    """The episodes of a stream, in the order of their tasks and samples.
+
+    episodes = await collect(rollout(scenario, tasks))
+    """
+    found = [episode async for episode in episodes]
+    return sorted(found, key=lambda episode: (episode.info["index"], episode.info["sample"]))
+
+
+class _Earlier:
+    """What an earlier start of the same run left in the store."""
+
+    def __init__(self, store: EpisodeStore, run_id: str, finished: Finished) -> None:
+        self._store = store
+        self._yielding = finished == "yield"
+        failed = {summary.id for summary in store.summaries(run=run_id, ok=False)}
+        well = store.finished(run_id) - failed
+        # One that failed may have been played again, well.
+        ids = [*(() if finished == "retry" else failed), *well]
+        self._ids = {_name(episode): episode for episode in ids}
+
+    def has(self, job: Job) -> bool:
+        """Tells whether the job was played."""
+        return _name(job.id) in self._ids
+
+    def episode(self, job: Job) -> Episode | None:
+        """The episode, if those of earlier are wanted."""
+        return self._store.get(self._ids[_name(job.id)]) if self._yielding else None
+
+
+class _Stream:
+    """Plays jobs, at most `concurrency` at a time and no further ahead of whoever takes them.
+
+    Only a job holds a place, and an agent that waits for another one holds none: whatever calls whatever, at whatever
+    depth, no call waits for a place.
+    """
+
+    def __init__(self, player: Player, jobs: Iterator[Job], earlier: _Earlier | None, concurrency: int) -> None:
+        self._player = player
+        self._jobs = jobs
+        self._earlier = earlier
+        self._concurrency = concurrency
+        self._playing: set[asyncio.Task[Episode]] = set()
+        self._ended: list[tuple[Episode, bool]] = []
+        self._untaken = 0
+        self._skipped = 0
+        self._error: BaseException | None = None
+        self._woken = asyncio.Event()
+
+    async def next(self) -> list[tuple[Episode, bool]]:
+        """The episodes that have ended by now, each with whether it was played just now; none when all are taken."""
+        self._fill()
+        while not self._ended and self._error is None and self._playing:
+            self._woken.clear()
+            await self._woken.wait()
+        if self._error is not None:
+            raise self._error
+        batch, self._ended = self._ended, []
+        return batch
+
+    def take(self) -> None:
+        """Says that one of the episodes goes to whoever takes them, so another may be played."""
+        self._untaken -= 1
+        self._fill()
+
+    def skipped(self) -> int:
+        """How many jobs were skipped since this was last asked."""
+        skipped, self._skipped = self._skipped, 0
+        return skipped
+
+    async def stop(self) -> list[Episode]:
+        """Ends what is being played and gives what has ended and was not handed out."""
+        self._player.stopping = True
+        for task in self._playing:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            if self._playing:
+                await asyncio.wait(self._playing, timeout=_STOP_SECONDS)
+            await self._player.aclose()
+        if self._playing:
+            log.error("%d episodes did not end within %g s of being cancelled", len(self._playing), _STOP_SECONDS)
+        return [episode for episode, fresh in self._ended if fresh]
+
+    def _fill(self) -> None:
+        while (
+            len(self._playing) < self._concurrency
+            and len(self._playing) + self._untaken < 2 * self._concurrency
+            and self._error is None
+        ):
             try:
-                episode.add(records[episode.id])
-            except AgentEnvError as error:
-                # What others told of this episode cannot be read: it has no data, and the rest of the batch is whole.
-                episode.fail(error)
-    if score is not None:
-        for episode in episodes:
-            await _score(episode, score)
-    return episodes
+                job = next(self._jobs, None)
+            except Exception as error:  # noqa: BLE001 - it is raised where the episodes are taken
+                self._error = error
+                return
+            if job is None:
+                return
+            if self._earlier is not None and self._earlier.has(job):
+                self._found(self._earlier.episode(job))
+                continue
+            task = asyncio.create_task(self._player.play(job))
+            self._playing.add(task)
+            task.add_done_callback(self._end)
 
-
-async def _play(task: Json, play: Play, run: RunHandle | None, seconds: float | None, budget: int | None) -> Episode:
-    name = new_episode_id()
-    seen = None if run is None else run.episode(name, next(iter(run.seats)))
-    block = recording(name, task=task, budget=budget, seconds=seconds, run=seen)
-    episode: Episode | None = None
-    try:
-        async with block as episode:
-            result = await play(task)
-            if result is not None:
-                episode.info["result"] = result
-    except Exception:
-        # `recording` has put the failure into the episode, which is where it belongs: one bad task ends no run.
+    def _found(self, episode: Episode | None) -> None:
         if episode is None:
-            raise
-    return episode
+            self._skipped += 1
+        else:
+            self._ended.append((episode, False))
+            self._untaken += 1
+
+    def _end(self, task: asyncio.Task[Episode]) -> None:
+        self._playing.discard(task)
+        self._woken.set()
+        if task.cancelled():
+            self._error = self._error or AgentEnvError("an episode was cancelled from outside while it was collected")
+        elif (error := task.exception()) is not None:
+            self._error = self._error or error
+        else:
+            self._ended.append((task.result(), True))
+            self._untaken += 1
+        if not self._player.stopping:
+            self._fill()
 
 
-async def _score(episode: Episode, score: Score) -> None:
-    if not episode.ok:
-        return
+def _jobs(tasks: Iterable[Json], group_size: int, seed: int, run_id: str | None) -> Iterator[Job]:
+    for index, task in enumerate(tasks):
+        name: Any = task.get("id") if isinstance(task, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        group = str(name) if isinstance(name, str | int) else str(index)
+        text = "" if run_id is None else _text(task)
+        for sample in range(group_size):
+            chance = hashlib.sha256(f"{seed}/{index}/{sample}".encode()).digest()
+            if run_id is None:
+                episode = new_episode_id()
+            else:
+                said = json.dumps([run_id, seed, index, sample]) + text
+                # What a start that was stopped left at the gateway, or still writes there, must not get into the
+                # episode that is played in its place.
+                attempt = secrets.token_hex(4)
+                episode = f"{hashlib.sha256(said.encode()).hexdigest()[:16]}-{attempt}"
+            yield Job(episode, index, sample, task, group, int.from_bytes(chance[:4]) >> 1)
+
+
+def _name(episode: str) -> str:
+    """What the id of an episode says about run, task and sample, whichever attempt it is."""
+    return episode.partition("-")[0]
+
+
+def _text(task: Json) -> str:
     try:
-        scoring = score(episode)
-        if inspect.isawaitable(scoring):
-            await scoring
-    except AgentEnvError as error:
-        episode.fail(error, boundary="reward")
+        return json.dumps(task, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"the task {task!r:.100} is no JSON ({error}); a run that resumes needs that"
+        ) from None
+
+
+def _check(
+    scenario: Scenario,
+    run: RunHandle | None,
+    store: EpisodeStore | EpisodeWriter | None,
+    run_id: str | None,
+    finished: Finished,
+    group_size: int,
+    concurrency: int,
+) -> None:
+    """Refuses at once what would fail in every episode, or be overlooked."""
+    if group_size < 1 or concurrency < 1:
+        raise ConfigurationError(f"group_size and concurrency must be at least 1, not {group_size} and {concurrency}")
+    if finished not in get_args(Finished):
+        raise ConfigurationError(f"finished must be one of {', '.join(get_args(Finished))}, not {finished!r}")
+    if run_id is not None and store is not None and not isinstance(store, EpisodeStore):
+        raise ConfigurationError(f"a {type(store).__name__} cannot tell what was played; resume with an EpisodeStore")
+    if run is not None and not run.seats:
+        raise ConfigurationError(f"the run {run.run!r} has no seats; open it with scenario.seated({{policy: …}})")
+    for seat, given in scenario.seats.items():
+        if given.policy is None or (run is not None and run.seats.get(seat) is not None):
+            continue
+        lack = "there is no run" if run is None else f"the run {run.run!r} has no policy for it"
+        raise ConfigurationError(
+            f"the seat {seat!r} is played by the policy {given.policy!r}, but {lack}; open one with "
+            "scenario.seated({policy: SeatPolicy(…)}) and pass run=…"
+        )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from agent_env.training.policy import Policy
 from agent_env.training.tiny import WordTokenizer, make_model
+
+# Tests are no packages; this is how they find what they share.
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)
