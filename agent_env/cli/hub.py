@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.text import Text
@@ -15,8 +16,11 @@ from agent_env.cli.help import Application
 from agent_env.cli.output import HubOption, Json, console, execute, nothing_in, print_json, print_table, reported, say
 
 if TYPE_CHECKING:
+    from agent_env.hub import Hub
     from agent_env.hub.local import LocalHub
     from agent_env.net import Tokens
+
+T = TypeVar("T")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """The units of a length of time, in seconds."""
@@ -70,7 +74,7 @@ def list_(
 ) -> None:
     """Lists every release, whether it runs, and where."""
     with reported(as_json=as_json):
-        entries = execute(_list(name, hub), as_json=as_json)
+        entries = execute(_ask(hub, lambda hub: hub.list(name)), as_json=as_json)
         if as_json:
             print_json([entry.to_json() for entry in entries])
             return
@@ -105,7 +109,7 @@ def show(
 ) -> None:
     """Shows what a reference resolves to."""
     with reported(as_json=as_json):
-        resolution = execute(_resolve(ref, hub), as_json=as_json)
+        resolution = execute(_ask(hub, lambda hub: hub.resolve(ref)), as_json=as_json)
         if as_json:
             print_json(resolution.to_json())
             return
@@ -140,7 +144,7 @@ def yank(
         version = reference.version
         if version is None:
             raise InvalidArguments(f"{release!r} must be one release, such as {reference.name}@1.0.0")
-        yanked = execute(_yank(reference.name, version, reason, hub), as_json=as_json)
+        yanked = execute(_ask(hub, lambda hub: hub.yank(reference.name, version, reason)), as_json=as_json)
         if as_json:
             print_json(yanked.to_json())
         else:
@@ -161,7 +165,7 @@ def prune(
     """Removes what is left of instances that are gone, and drafts that nobody serves. Releases stay for ever."""
     with reported(as_json=as_json):
         age = _seconds(older_than) if older_than is not None else 0.0 if drafts else None
-        pruned = execute(_prune(age, dry_run, hub), as_json=as_json)
+        pruned = execute(_ask(hub, lambda hub: hub.prune(drafts_older_than=age, dry_run=dry_run)), as_json=as_json)
         if as_json:
             print_json(pruned.to_json())
             return
@@ -199,25 +203,8 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-async def _prune(age: float | None, dry_run: bool, hub: str | None) -> Any:
+async def _ask(hub: str | None, question: Callable[[Hub], Awaitable[T]]) -> T:
+    """Asks the hub; it belongs to the event loop, so it is opened in it."""
     from agent_env.hub import shared_hub
 
-    return await shared_hub(hub).prune(drafts_older_than=age, dry_run=dry_run)
-
-
-async def _list(name: str | None, hub: str | None) -> Any:
-    from agent_env.hub import shared_hub
-
-    return await shared_hub(hub).list(name)
-
-
-async def _resolve(ref: str, hub: str | None) -> Any:
-    from agent_env.hub import shared_hub
-
-    return await shared_hub(hub).resolve(ref)
-
-
-async def _yank(name: str, version: str, reason: str, hub: str | None) -> Any:
-    from agent_env.hub import shared_hub
-
-    return await shared_hub(hub).yank(name, version, reason)
+    return await question(shared_hub(hub))

@@ -25,6 +25,7 @@ from agent_env.hub.records import (
     Pruned,
     Release,
     Resolution,
+    id_of,
 )
 from agent_env.hub.resolution import pick, precedence
 from agent_env_cards import DRAFT_VERSION, CardError, EnvironmentCard, Reference, parse_ref
@@ -114,15 +115,15 @@ class LocalHub(Hub):
 
     async def renew(self, lease: Lease | str, load: int | None = None) -> None:
         async with self._database.write() as connection:
-            await leases.renew(connection, _id(lease), load, self._clock(), grace=self._in_grace())
+            await leases.renew(connection, id_of(lease), load, self._clock(), grace=self._in_grace())
 
     async def release(self, lease: Lease | str) -> None:
         async with self._database.write() as connection:
-            await leases.end(connection, _id(lease), self._clock())
+            await leases.end(connection, id_of(lease), self._clock())
 
     async def doubt(self, instance: Instance | str) -> None:
         async with self._database.write() as connection:
-            await leases.doubt(connection, _id(instance), self._clock())
+            await leases.doubt(connection, id_of(instance), self._clock())
 
     async def resolve(self, ref: str | Reference) -> Resolution:
         reference = _reference(ref)
@@ -194,10 +195,6 @@ def _reference(ref: str | Reference) -> Reference:
         return parse_ref(ref) if isinstance(ref, str) else ref
     except CardError as error:
         raise InvalidArguments(error.message, problems=[problem.to_dict() for problem in error.problems]) from error
-
-
-def _id(holder: Lease | Instance | str) -> str:
-    return holder if isinstance(holder, str) else holder.id
 
 
 def _newest(release: Release, running: Sequence[Instance], reference: Reference) -> Release:

@@ -128,6 +128,11 @@ def instance_id(lease_id: str) -> str:
     return hashlib.sha256(lease_id.encode()).hexdigest()[:32]
 
 
+def id_of(holder: Lease | Instance | str) -> str:
+    """The id of a lease or an instance, which may be given instead of it."""
+    return holder if isinstance(holder, str) else holder.id
+
+
 @dataclass(frozen=True)
 class Entry:
     """One line of a hub's list: a release and its instances, those that are up first."""

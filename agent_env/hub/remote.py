@@ -11,7 +11,7 @@ from agent_env.errors import DeadlineExceeded, ProtocolError, TransportError
 from agent_env.hub.facts import Facts
 from agent_env.hub.hub import Hub
 from agent_env.hub.location import TOKEN_VARIABLE, Location
-from agent_env.hub.records import Changes, Entry, Instance, LaunchClaim, Lease, Pruned, Release, Resolution
+from agent_env.hub.records import Changes, Entry, Instance, LaunchClaim, Lease, Pruned, Release, Resolution, id_of
 from agent_env.net import bearer_headers, request_json
 from agent_env_cards import EnvironmentCard, Reference
 
@@ -71,13 +71,13 @@ class RemoteHub(Hub):
         return Lease(**answer)
 
     async def renew(self, lease: Lease | str, load: int | None = None) -> None:
-        await self._post("renew", lease=lease if isinstance(lease, str) else lease.id, load=load)
+        await self._post("renew", lease=id_of(lease), load=load)
 
     async def release(self, lease: Lease | str) -> None:
-        await self._post("release", lease=lease if isinstance(lease, str) else lease.id)
+        await self._post("release", lease=id_of(lease))
 
     async def doubt(self, instance: Instance | str) -> None:
-        await self._post("doubt", instance=instance if isinstance(instance, str) else instance.id)
+        await self._post("doubt", instance=id_of(instance))
 
     async def resolve(self, ref: str | Reference) -> Resolution:
         return Resolution.from_json(await self._get("/v1/resolve", ref=str(ref)))
