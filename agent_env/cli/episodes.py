@@ -2,80 +2,175 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
+from agent_env.cli.formats import format_of, listed, writer_of
 from agent_env.cli.help import Application
 from agent_env.cli.output import Json, console, errors, print_json, print_table, reported, say
 
-app = Application(help="List episodes and show their call trees.")
+if TYPE_CHECKING:
+    from agent_env.episodes import Choice, Episode, EpisodeFile, EpisodeStore, EpisodeSummary
 
-File = Annotated[Path, typer.Argument(help="A file of episodes (JSON lines).", exists=True, dir_okay=False)]
+_WIDTH = 60
+
+app = Application(help="List episodes, show their call trees, and export them.")
+
+Source = Annotated[Path, typer.Argument(help="A database or JSONL file of episodes, or the folder of a run.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="Only those of this run.")]
+GroupOption = Annotated[str | None, typer.Option("--group", help="Only those of this group.")]
+SeatOption = Annotated[str | None, typer.Option("--seat", help="Only those in which this seat played.")]
+Outcome = Annotated[bool | None, typer.Option("--ok/--failed", help="Only those that ended so.")]
 
 
 @app.command("list")
 def list_(
-    file: File,
-    limit: Annotated[int, typer.Option(help="How many, newest last; 0 for all.")] = 20,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
+    source: Source,
+    run: RunOption = None,
+    group: GroupOption = None,
+    ok: Outcome = None,
+    seat: SeatOption = None,
+    limit: Annotated[int, typer.Option(min=0, help="How many, the newest last; 0 for all.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Lists the episodes of a file, the newest last."""
-    with reported(as_json=as_json):
-        from collections import deque
-
-        from agent_env.episodes import EpisodeReader
-
-        reader = EpisodeReader(file)
-        chosen = (episode for episode in reader if not (failed and episode.ok))
-        episodes = deque(chosen, maxlen=limit or None)
+    """Lists episodes, the newest last."""
+    asked: Choice = {"run": run, "group": group, "ok": ok, "seat": seat}
+    choice: Choice = {**asked, "limit": limit or None, "newest_first": True}
+    with reported(as_json=as_json), _opened(source) as episodes:
+        newest = list(episodes.summaries(**choice))
         if as_json:
-            print_json([episode.to_json() for episode in episodes])
-        elif not episodes:
-            say(f"{file} has no {'failed episodes' if failed else 'episodes'}")
+            print_json([summary.to_json() for summary in reversed(newest)])
+        elif newest:
+            columns = ("episode", "state", "task", "seats", "calls", "tokens", "rewards", "time")
+            print_table(columns, map(_row, reversed(newest)))
         else:
-            rows = [
-                (
-                    episode.id,
-                    Text("ok", "green") if episode.ok else Text("failed", "red"),
-                    str(episode.task),
-                    str(len(episode.traces)),
-                    str(len(episode.edges)),
-                    " ".join(f"{reward.name}={reward.value}" for reward in islice(episode.rewards, 4)),
-                    f"{episode.seconds * 1000:.0f} ms" if episode.seconds is not None else "",
-                )
-                for episode in episodes
-            ]
-            print_table(("episode", "state", "task", "traces", "edges", "rewards", "time"), rows)
-        if reader.torn:
-            errors.print(f"[yellow]the last line is unfinished ({reader.torn} bytes): its writer was stopped[/yellow]")
+            say(_nothing(source, asked))
 
 
 @app.command()
 def show(
-    file: File,
+    source: Source,
     episode: Annotated[str | None, typer.Argument(help="Its id; default: the last one.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Shows the call tree of an episode with timings and rewards."""
-    with reported(as_json=as_json):
-        from collections import deque
+    """Shows the call tree of an episode with timings, tokens and rewards."""
+    from agent_env.errors import InvalidArguments
 
-        from agent_env.episodes import EpisodeReader, find_episode, render_tree
-        from agent_env.errors import InvalidArguments
+    with reported(as_json=as_json), _opened(source) as episodes:
+        from agent_env.episodes import render_tree
 
-        if episode is None:
-            last = deque(EpisodeReader(file), maxlen=1)
-            found = last[0] if last else None
-        else:
-            found = find_episode(file, episode)
+        last = episodes.find(limit=1, newest_first=True)
+        found = next(last, None) if episode is None else episodes.get(episode)
         if found is None:
-            raise InvalidArguments(f"{file} has no episode {episode!r}" if episode else f"{file} has no episodes")
+            raise InvalidArguments(
+                f"{str(source)!r} has no episodes"
+                if episode is None
+                else f"{str(source)!r} has no episode {episode!r}; `agent-env episodes list {source}` shows what it has"
+            )
         if as_json:
             print_json(found.to_json())
         else:
             console.print(render_tree(found))
+
+
+@app.command()
+def export(
+    source: Source,
+    out: Annotated[Path | None, typer.Argument(help="The file to write; default: lines on standard output.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help=f"The format ({listed()}); default: by the name.")] = None,
+    run: RunOption = None,
+    group: GroupOption = None,
+    ok: Outcome = None,
+    seat: SeatOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="How many, the oldest first; default: all.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Exports episodes to a file, in the order of their arrival."""
+    choice: Choice = {"run": run, "group": group, "ok": ok, "seat": seat, "limit": limit}
+    with reported(as_json=as_json), _opened(source) as episodes:
+        from agent_env.errors import InvalidArguments
+
+        if out is None:
+            if to not in (None, "jsonl") or as_json:
+                raise InvalidArguments("only lines go to standard output; name a file to write")
+            for line in episodes.lines(**choice):
+                sys.stdout.write(line + "\n")
+            return
+        if out.exists() and episodes.path.samefile(out):
+            raise InvalidArguments(f"{str(out)!r} is what is exported; name another file")
+        form = format_of(to, out)
+        write = writer_of(form)
+        written = _with_progress(episodes, choice, lambda chosen: write(chosen, out))
+        if as_json:
+            print_json({"episodes": written, "format": form, "path": str(out)})
+        else:
+            say(f"{written} episodes are in {out}")
+
+
+@contextmanager
+def _opened(source: Path) -> Generator[EpisodeStore | EpisodeFile]:
+    """Opens episodes; at the end it tells of what a killed writer left."""
+    from agent_env.episodes import open_episodes
+
+    with open_episodes(source) as episodes:
+        yield episodes
+        if episodes.torn:
+            errors.print(
+                f"[yellow]the last line is unfinished ({episodes.torn} bytes): its writer was stopped[/yellow]"
+            )
+
+
+def _with_progress(
+    episodes: EpisodeStore | EpisodeFile, choice: Choice, work: Callable[[Iterable[Episode]], int]
+) -> int:
+    """Does the work on the episodes that are chosen, while a bar shows how many it has taken."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from agent_env.episodes import EpisodeStore
+
+    columns = (TextColumn("exporting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, disable=not errors.is_terminal, transient=True) as progress:
+        # A file would have to be read once more to know.
+        bar = progress.add_task("", total=episodes.count(**choice) if isinstance(episodes, EpisodeStore) else None)
+
+        def counted() -> Iterator[Episode]:
+            for episode in episodes.find(**choice):
+                yield episode
+                progress.advance(bar)
+
+        return work(counted())
+
+
+def _row(summary: EpisodeSummary) -> tuple[str | Text, ...]:
+    failed = ", ".join(sorted({failure.boundary for failure in summary.failures}))
+    tokens = "" if summary.sampled_tokens is None else f"{summary.prompt_tokens}+{summary.sampled_tokens}"
+    return (
+        summary.id,
+        Text("ok", "green") if summary.ok else Text(f"failed: {failed}" if failed else "failed", "red"),
+        _short("" if summary.task is None else str(summary.task)),
+        " ".join(summary.seats),
+        str(summary.edges),
+        tokens,
+        " ".join(
+            f"{reward.name if reward.target == 'episode' else f'{reward.target_id}.{reward.name}'}="
+            f"{'—' if reward.value is None else f'{reward.value:g}'}"
+            for reward in summary.rewards
+        ),
+        "" if summary.seconds is None else f"{summary.seconds * 1000:.0f} ms",
+    )
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _nothing(source: Path, choice: Choice) -> str:
+    asked = ", ".join(f"{name} {value!r}" for name, value in choice.items() if value is not None)
+    return f"{source} has no episodes" + (f" with {asked}" if asked else "")

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from agent_env.episodes.choice import Choice, condition, seats_column
 from agent_env.episodes.episode import Episode
@@ -20,8 +20,6 @@ from agent_env.episodes.lines import replacing
 from agent_env.episodes.store import EpisodeReader
 from agent_env.episodes.summary import EpisodeSummary
 from agent_env.errors import ConfigurationError, ProtocolError
-
-T = TypeVar("T")
 
 APPLICATION = 0x61656E76
 """What marks a SQLite file as ours (`PRAGMA application_id`)."""
@@ -89,6 +87,14 @@ class EpisodeStore:
                 rows,
             )
 
+    def append_all(self, episodes: Iterable[Episode]) -> int:
+        """Writes more episodes than memory holds, some at a time, and says how many; an error keeps those before it."""
+        rest, written = iter(episodes), 0
+        while batch := list(islice(rest, _BATCH)):
+            self.append(batch)
+            written += len(batch)
+        return written
+
     def get(self, episode: str) -> Episode | None:
         """The episode with this id, None if there is none."""
         with self._lock, self._translated():
@@ -125,13 +131,9 @@ class EpisodeStore:
     def import_lines(self, path: str | Path) -> int:
         """Takes in the episodes of a JSONL file and says how many; an id that is here already is replaced.
 
-        Raises `ProtocolError`, with its number, for a line that is no episode: those before it are in.
+        Raises `ProtocolError`, with its number, for a line that is no episode: some of those before it are in.
         """
-        episodes, taken = iter(EpisodeReader(path)), 0
-        while batch := _batch(episodes):
-            self.append(batch)
-            taken += len(batch)
-        return taken
+        return self.append_all(EpisodeReader(path))
 
     def export_lines(self, path: str | Path, **choice: Unpack[Choice]) -> int:
         """Writes the episodes that are chosen to a JSONL file, in place of what it held, and says how many."""
@@ -289,7 +291,3 @@ def _loads(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a stored episode is no JSON that can be read: {error}") from error
-
-
-def _batch(values: Iterator[T]) -> list[T]:
-    return list(islice(values, _BATCH))

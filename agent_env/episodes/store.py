@@ -32,7 +32,7 @@ class EpisodeWriter:
 
     def append(self, episodes: Iterable[Episode]) -> None:
         """Writes episodes, all in one piece."""
-        self._file.append(b"".join(map(_line, episodes)))
+        self._file.append(b"".join(map(line_of, episodes)))
 
     def close(self) -> None:
         """Closes the file."""
@@ -73,5 +73,6 @@ def find_episode(path: str | Path, episode: str) -> Episode | None:
     return next((found for found in EpisodeReader(path) if found.id == episode), None)
 
 
-def _line(episode: Episode) -> bytes:
+def line_of(episode: Episode) -> bytes:
+    """The episode as a line of JSON, with its end."""
     return json.dumps(episode.to_json(), separators=(",", ":")).encode() + b"\n"

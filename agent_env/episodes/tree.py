@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_env.episodes.episode import Episode, Node
 from agent_env.episodes.records import CallRecord, Json, RewardRecord
+from agent_env.episodes.summary import EpisodeSummary
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -19,10 +20,10 @@ def render_tree(episode: Episode) -> Tree:
     from rich.tree import Tree
 
     state = "[green]ok[/]" if episode.ok else "[red]failed[/]"
-    total = _total(episode)
-    tree = Tree(
-        f"[bold]{escape(episode.id)}[/] {state}{_seconds(episode.seconds)}{total} {escape(_short(episode.task))}"
-    )
+    outline = EpisodeSummary.of(episode)
+    tokens = _tokens(outline.prompt_tokens, outline.sampled_tokens)
+    head = f"[bold]{escape(episode.id)}[/] {state}{_seconds(episode.seconds)}{tokens}{_reward(episode.reward())}"
+    tree = Tree(f"{head} {escape(_short(episode.task))}")
     for failure in episode.failures:
         tree.add(f"[red]{escape(failure.boundary)}: {escape(failure.code)}[/] {escape(failure.message)}")
     root = episode.tree()
@@ -34,6 +35,9 @@ def render_tree(episode: Episode) -> Tree:
         branch = tree.add("rewards")
         for reward in episode.rewards:
             branch.add(_reward_line(reward))
+        for seat in episode.seats():
+            if any(reward.target == "seat" and reward.target_id == seat for reward in episode.rewards):
+                branch.add(f"[bold]{escape(seat)}[/]{_reward(episode.reward(seat))} [dim]in all[/]")
     return tree
 
 
@@ -59,7 +63,9 @@ def _node_line(node: Node) -> str:
         line += f" [dim]over {escape(edge.protocol)}[/]"
     if record is not None:
         line += _seconds(record.seconds)
-        line += f"  {escape(_short(record.request))} [dim]->[/] {escape(_short(record.reply))}"
+        line += "" if turn is None else _reward(turn.reward)
+        if record.request is not None or record.reply is not None:
+            line += f"  {escape(_short(record.request))} [dim]->[/] {escape(_short(record.reply))}"
         if record.status != "ok":
             line += f" [red]{escape(record.status)}[/]"
     if turn is None:
@@ -71,10 +77,16 @@ def _call_line(call: CallRecord) -> str:
     from rich.markup import escape
 
     version = "" if call.policy_version is None else f" v{escape(str(call.policy_version))}"
-    tokens = "no token ids"
-    if call.token_ids is not None and call.prompt_token_ids is not None:
-        tokens = f"{len(call.prompt_token_ids)}+{len(call.token_ids)} tokens"
-    line = f"[magenta]{escape(call.model)}[/]{version} [dim]{tokens}[/]{_seconds(call.seconds)}"
+    if call.policy_version_end not in (None, call.policy_version):
+        version += f"→v{escape(str(call.policy_version_end))}"
+    told = call.prompt_token_ids, call.token_ids
+    tokens = _tokens(*(None if ids is None else len(ids) for ids in told)) or " [dim]no token ids[/]"
+    policy = f" [dim]by {escape(call.policy)}[/]" if call.policy else ""
+    line = f"[magenta]{escape(call.model)}[/]{policy}{version}{tokens}{_seconds(call.seconds)}"
+    if call.retries:
+        line += f" [yellow]{call.retries} {'retry' if call.retries == 1 else 'retries'}[/]"
+    if call.retry_of is not None:
+        line += f" [yellow]again {escape(call.retry_of)}[/]"
     if call.status != "ok":
         line += f" [red]{escape(call.status)}[/]"
     return line
@@ -88,9 +100,12 @@ def _reward_line(reward: RewardRecord) -> str:
     return f"{escape(reward.name)} = {value} [dim]x {reward.weight:g}, {escape(whose)}, by {escape(reward.source)}[/]"
 
 
-def _total(episode: Episode) -> str:
-    value = episode.reward()
-    return "" if value is None else f" reward {value:g}"
+def _reward(value: float | None) -> str:
+    return "" if value is None else f" [green]reward {value:g}[/]"
+
+
+def _tokens(prompt: int | None, sampled: int | None) -> str:
+    return "" if prompt is None or sampled is None else f" [dim]{prompt}+{sampled} tokens[/]"
 
 
 def _seconds(value: float | None) -> str:

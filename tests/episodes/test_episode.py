@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,6 +183,11 @@ def test_the_drawn_tree_tells_who_asked_whom_what_it_took_and_what_it_earned() -
     episode.add(
         [EdgeRecord("e9", "gone@1.0.0", "ep", status="transport_error"), CallRecord("k9", "?", "ann", "W", "ep")]
     )
+    bob = next(trace for trace in episode.traces if trace.seat == "bob")
+    bob.turns[0] = replace(bob.turns[0], reward=0.25)
+    moved: Any = {"policy": "left", "policy_version": 3, "policy_version_end": 4, "retries": 2, "started": 3.3}
+    again: Any = {"policy": "left", "policy_version": 4, "policy_version_end": 4, "retries": 1, "retry_of": "r1"}
+    episode.add([CallRecord("r1", "b1", "bob", "M", **moved), CallRecord("r2", "b1", "bob", "M", **again)])
     episode.score("solved", 0.5, weight=2.0)
     episode.score("brief", None, seat="ann", source="judge")
     episode.fail(TransportError("gone"))
@@ -190,7 +196,7 @@ def test_the_drawn_tree_tells_who_asked_whom_what_it_took_and_what_it_earned() -
     console.file.close()
     drawn = console.export_text()
     for expected in (
-        "ep failed 9.50 s reward 1 task [bold]",
+        "ep failed 9.50 s 1+2 tokens reward 1 task [bold]",
         "transport: transport_error gone",
         "manager@1.0.0 as manager 8.00 s",
         "go -> done",
@@ -201,6 +207,10 @@ def test_the_drawn_tree_tells_who_asked_whom_what_it_took_and_what_it_earned() -
         "(told nothing)",
         "solved = 0.5 x 2, team, by env",
         "brief = not scored x 1, seat ann, by judge",
+        "ann reward 1 in all",
+        "bob@1.0.0 as bob reward 0.25\n",
+        "M by left v3→v4 no token ids 2 retries",
+        "M by left v4 no token ids 1 retry again r1",
     ):
         assert expected in drawn, drawn
     assert drawn.index("uno") < drawn.index("bob@1.0.0")

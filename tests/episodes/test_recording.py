@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import anyio
 import pytest
 
+from agent_env import AgentEnvironment, Environment
 from agent_env.context import Run, current_frame
 from agent_env.episodes import EpisodeRecorder, TurnRecord, recording
-from agent_env.errors import ProtocolError, TransportError
+from agent_env.errors import AgentFailed, PeerFailed, ProtocolError, TransportError
 
 pytestmark = pytest.mark.anyio
 
@@ -70,3 +75,64 @@ async def test_a_record_that_belongs_elsewhere_is_refused() -> None:
         recorder = EpisodeRecorder(episode)
         with pytest.raises(ProtocolError):
             await recorder.record([TurnRecord("c1", "a@1.0.0", "s", "other").to_json()])
+
+
+class Team:
+    """A manager that asks three workers at once; the second breaks while the others are still at work."""
+
+    def __init__(self) -> None:
+        self.broken = asyncio.Event()
+
+    async def work(self, message: str) -> str:
+        await self.broken.wait()
+        return message.upper()
+
+    async def fail(self, message: str) -> str:
+        self.broken.set()
+        raise ValueError("the worker's own secret")
+
+    async def manage(self, message: str, peers: Any) -> str:
+        asked = (peers[name](message) for name in ("first", "second", "third"))
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        return " ".join(type(reply).__name__ if isinstance(reply, Exception) else reply for reply in told)
+
+    async def trust(self, message: str, peers: Any) -> str:
+        return str(await peers["second"](message))
+
+    def environment(self, agent: Any) -> AgentEnvironment:
+        peers = {
+            "first": AgentEnvironment(self.work, name="first"),
+            "second": AgentEnvironment(self.fail, name="second"),
+            "third": AgentEnvironment(self.work, name="third"),
+        }
+        return AgentEnvironment(agent, name="manager", peers=peers)
+
+
+async def test_a_callee_that_fails_ends_no_call_beside_it() -> None:
+    team = Team()
+    with anyio.fail_after(20):
+        async with recording() as episode, Environment(team.environment(team.manage)) as manager:
+            assert (await manager.chat("go")).text == f"GO {AgentFailed.__name__} GO"
+    assert episode.ok and episode.failures == []
+    turns = {turn.agent.partition("@")[0]: turn for trace in episode.traces for turn in trace.turns}
+    assert {name: turn.status for name, turn in turns.items()} == {
+        "manager": "ok",
+        "first": "ok",
+        "second": AgentFailed.code,
+        "third": "ok",
+    }
+    assert (turns["first"].reply, turns["third"].reply) == ("GO", "GO")
+    (root,) = episode.tree().children
+    assert sorted(str(child.edge and child.edge.status) for child in root.children) == [AgentFailed.code, "ok", "ok"]
+    assert "secret" not in str(episode.to_json())
+
+
+async def test_a_callee_that_fails_its_caller_fails_the_episode_at_the_boundary_that_failed() -> None:
+    team = Team()
+    with anyio.fail_after(20), pytest.raises(PeerFailed):
+        async with recording() as episode, Environment(team.environment(team.trust)) as manager:
+            await manager.chat("go")
+    assert not episode.ok
+    assert [(failure.boundary, failure.code) for failure in episode.failures] == [("peer", PeerFailed.code)]
+    # No reward was given, and none of 0.0 is made up.
+    assert episode.reward() is None and "rewards" in episode.to_json() and episode.rewards == []
