@@ -19,6 +19,7 @@ from agent_env.errors import (
     Unauthenticated,
     UnknownTool,
 )
+from agent_env.gateway.dialects import BY_PATH, Dialect
 from agent_env.gateway.http import (
     CallerGone,
     Receive,
@@ -33,10 +34,11 @@ from agent_env.gateway.http import (
     reply_json,
 )
 from agent_env.gateway.journal import Journal
-from agent_env.gateway.proxy import ModelCall
+from agent_env.gateway.proxy import ModelCall, ModelRequest
 from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy
 from agent_env.gateway.tokens import checked_name, checked_secret, new_secret
 from agent_env.net import bearer
+from agent_env.net.uploads import BODY_SECONDS, timely
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -49,7 +51,8 @@ class Gateway:
     | request | bearer | does |
     |---|---|---|
     | `POST /runs` `{seats, run?, secret?}` | admin | opens a run: `{run, secret}` |
-    | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/chat/completions` | the seat's | one model call |
+    | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/{chat/completions,completions,responses,messages}` | the seat's | \
+one model call |
     | `GET …/v1/models` | the seat's | the seat's model |
     | `POST /runs/{run}/{episode}/records` | any seat's of the episode | keeps a JSON array of turns and edges |
     | `POST /runs/{run}/records` `[{episode, token, records}]` | in the body | the same for several: `{results}`, a null or an error each |
@@ -70,12 +73,14 @@ class Gateway:
         max_body_bytes: int = MAX_BODY_BYTES,
         max_reply_bytes: int = MAX_REPLY_BYTES,
         model_seconds: float = MODEL_SECONDS,
+        body_seconds: float = BODY_SECONDS,
     ) -> None:
         self.directory = Path(directory)
         self.admin_token = admin_token or secrets.token_urlsafe(32)
         self._max_body = max_body_bytes
         self._max_reply = max_reply_bytes
         self._model_seconds = model_seconds
+        self._body_seconds = body_seconds
         self._runs: dict[str, OpenRun] = {}
 
     def close(self) -> None:
@@ -88,7 +93,7 @@ class Gateway:
         if scope["type"] != "http":
             raise ProtocolError(f"the gateway speaks http, not {scope['type']!r}")
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(scope, timely(receive, self._body_seconds), send)
         except AgentEnvError as error:
             await reply_error(send, error)
         except CallerGone:
@@ -97,14 +102,10 @@ class Gateway:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         match scope["method"], path.split("/")[1:]:
-            case "POST", ["runs", run, episode, seat, turn, "v1", "chat", "completions"]:
-                found = self._admit(run, episode, seat, bearer(header(scope, b"authorization")))
-                body = await read_body(scope, receive, self._max_body)
-                call = ModelCall(found, episode, seat, checked_name("call id", turn), body, self._max_reply)
-                await call.play(receive, send, self._model_seconds)
+            case "POST", ["runs", run, episode, seat, turn, "v1", *rest] if dialect := BY_PATH.get(tuple(rest)):
+                await self._ask(dialect, (run, episode, seat, turn), scope, receive, send)
             case "GET", ["runs", run, episode, seat, _, "v1", "models"]:
-                token = bearer(header(scope, b"authorization"))
-                policy = self._admit(run, episode, seat, token).seats[seat]
+                policy = self._admit(run, episode, seat, _token(dict(scope["headers"]))).seats[seat]
                 model = {"id": policy.model, "object": "model", "created": 0, "owned_by": "agent-env"}
                 await reply_json(send, 200, {"object": "list", "data": [model]})
             case "POST", ["runs", run, episode, "records"]:
@@ -131,6 +132,21 @@ class Gateway:
                     f"the gateway has no {method} {path!r}; see agent_env.gateway.Gateway for what it has"
                 )
 
+    async def _ask(
+        self, dialect: Dialect, place: tuple[str, str, str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Plays a model call; what refuses it is told in the dialect."""
+        run, episode, seat, turn = place
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            found = self._admit(run, episode, seat, _token(headers))
+            body = await read_body(scope, receive, self._max_body)
+            request = ModelRequest(dialect, body, headers, scope["query_string"])
+            call = ModelCall(found, episode, seat, checked_name("call id", turn), request, self._max_reply)
+            await call.play(receive, send, self._model_seconds)
+        except AgentEnvError as error:
+            await reply_error(send, error, dialect.refusal(error.http_status, error.to_wire()))
+
     def _admit(self, name: str, episode: str, seat: str | None, token: str | None) -> OpenRun:
         """The run that the token opens; which of its parts did not fit is not told."""
         run = self._runs.get(name)
@@ -155,7 +171,12 @@ class Gateway:
     def _open(self, wanted: Any) -> dict[str, str]:
         if not isinstance(wanted, Mapping) or not isinstance(wanted.get("seats"), Mapping) or not wanted["seats"]:
             raise InvalidArguments('a run is opened with {"seats": {seat: {"model": …, "endpoints": [url, …]}}}')
-        seating = Seating({str(seat): SeatPolicy.from_json(str(seat), to) for seat, to in wanted["seats"].items()})
+        seating = Seating(
+            {
+                str(seat): None if to is None else SeatPolicy.from_json(str(seat), to)
+                for seat, to in wanted["seats"].items()
+            }
+        )
         name = checked_name("run", str(wanted.get("run") or new_call_id()))
         secret = checked_secret(wanted.get("secret") or new_secret())
         run = self._runs.get(name)
@@ -218,3 +239,9 @@ class Gateway:
             raise InvalidArguments('records are collected with {"episodes": [id, …]}')
         lines = [line for episode in episodes for line in run.journal.read(str(episode))]
         await reply(send, 200, b"".join(lines))
+
+
+def _token(headers: Mapping[bytes, bytes]) -> str | None:
+    """The caller's token: as a bearer, or as Anthropic's clients show their key."""
+    token = bearer(headers.get(b"authorization", b"").decode("latin-1"))
+    return token or headers.get(b"x-api-key", b"").decode("latin-1") or None

@@ -1,161 +1,91 @@
-"""What a model call leaves behind: the fields that rows are cut from, out of an answer in either form."""
+"""What a model call leaves behind: the fields that rows are cut from, whatever dialect it was made in."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from pydantic_core import from_json
 
 from agent_env.episodes import CallRecord
 from agent_env.errors import ProtocolError
 
+Missing: TypeAlias = Literal["not_asked", "no_field", "not_given", "incomplete"]
+"""Why a record lacks token ids or logprobs.
 
-def ask_for_tokens(body: dict[str, Any]) -> None:
-    """Makes a chat request ask for the logprobs and ids of its tokens (vLLM's field names)."""
-    body["logprobs"] = True
-    body["return_token_ids"] = True
+`not_asked`: the seat's policy has `tokens=False`. `no_field`: the dialect that the server was asked in has no way to
+tell them. `not_given`: the server was asked and told none. `incomplete`: it told them for a part of the sampled tokens
+alone, and half of the truth is not recorded.
+"""
 
-
-def capture(record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
-    """Fills a record from a chat completion, out of which it takes what the record has a field for.
-
-    `keep_logprobs` leaves the logprobs in the answer as well: the agent asked for them itself.
-    """
-    record.response = response
-    record.usage = response.pop("usage", None)
-    record.policy_version = response.pop("policy_version", None)
-    prompt = response.pop("prompt_token_ids", None)
-    choices = response.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if isinstance(choice, dict):
-        record.finish_reason = choice.get("finish_reason")
-        record.token_ids = choice.pop("token_ids", None)
-        prompt = prompt or choice.pop("prompt_token_ids", None)
-        logprobs = choice.get("logprobs")
-        content = logprobs.get("content") if isinstance(logprobs, dict) else None
-        if content is not None:
-            record.logprobs = [entry["logprob"] for entry in content]
-        if not keep_logprobs:
-            choice.pop("logprobs", None)
-    record.prompt_token_ids = prompt
+_FIELDS = ("prompt_token_ids", "token_ids", "logprobs")
 
 
-class StreamCapture:
-    """Puts the chunks of a streamed chat completion together to what the same call would have answered unstreamed.
+def note_missing(record: CallRecord, *, asked: bool, tellable: Sequence[str]) -> None:
+    """Says of each of the three token fields that the record lacks why it does; `tellable` are those of the dialect."""
+    missing: dict[str, Any] = {}
+    for name in _FIELDS:
+        if getattr(record, name) is None:
+            reason: Missing = "not_asked" if not asked else "not_given" if name in tellable else "no_field"
+            missing[name] = reason
+    told, sampled = record.logprobs, record.token_ids
+    if told is not None and sampled is not None and len(told) != len(sampled):
+        record.logprobs = None
+        incomplete: Missing = "incomplete"
+        missing["logprobs"] = incomplete
+    record.missing = missing or None
 
-    `feed` takes the bytes of a `text/event-stream` as they come (WHATWG HTML §9.2); `done` tells whether its end,
-    `data: [DONE]`, was seen.
+
+class StreamCapture(ABC):
+    """Puts the events of a streamed answer together to what the same call would have answered unstreamed.
+
+    `feed` takes the bytes of a `text/event-stream` as they come (WHATWG HTML §9.2); `done` tells whether its last event
+    was seen. `watch` is given each event's JSON before it is taken apart.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.done = False
-        self.response: dict[str, Any] = {}
+        self._watch = watch
         self._rest = bytearray()
-        self._choices: dict[int, dict[str, Any]] = {}
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next bytes; raises `ProtocolError` for a chunk that is none. What follows the end is passed over."""
+        """Takes the next bytes; raises `ProtocolError` for an event that is none. What follows the end is passed over."""
         self._rest += piece
         if b"\n" not in piece:
             return
-        lines = self._rest.split(b"\n")
-        self._rest = lines.pop()
+        lines = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(lines.pop())
         for line in lines:
-            data = bytes(line[5:]).strip() if line.startswith(b"data:") else b""
-            if self.done or not data:
+            # Each event's JSON has its type as well, so the field `event` tells nothing new.
+            if line[:5] != b"data:" or self.done:
                 continue
+            data = line[5:].strip()
             if data == b"[DONE]":
                 self.done = True
-                continue
+            elif data:
+                self._event(data)
+
+    def _event(self, data: bytes) -> None:
+        try:
             try:
-                self._chunk(json.loads(data))
-            except (ValueError, TypeError, AttributeError, RecursionError):
-                raise ProtocolError("the model's server streamed what is no chat completion chunk") from None
+                event = from_json(data)
+            except ValueError:
+                event = json.loads(data)  # as `http.parse` does
+            if self._watch is not None:
+                self._watch(event)
+            self.take(event)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ProtocolError(f"the model's server streamed what is no {self.what}") from None
 
+    what: str = "event"
+
+    @abstractmethod
+    def take(self, event: dict[str, Any]) -> None:
+        """Adds an event, which may be taken apart; any `ValueError`, `TypeError`, `KeyError` or `AttributeError` says
+        that it is none."""
+
+    @abstractmethod
     def finish(self) -> dict[str, Any]:
-        """The whole answer."""
-        self.response["object"] = "chat.completion"
-        self.response["choices"] = [_settled(self._choices[index]) for index in sorted(self._choices)]
-        return self.response
-
-    def _chunk(self, chunk: dict[str, Any]) -> None:
-        for choice in chunk.pop("choices", None) or ():
-            index = _checked_index(choice.pop("index", 0))
-            whole = self._choices.setdefault(index, {"index": index, "message": {}})
-            _merge(whole["message"], choice.pop("delta", None) or {})
-            _merge(whole, choice)
-        for name, value in chunk.items():
-            if value is not None:
-                self.response[name] = value
-
-
-class _Text:
-    """A text in the pieces that it came in: joined once, so that a long answer costs no copy per delta."""
-
-    def __init__(self, first: str) -> None:
-        self.pieces = [first]
-
-
-class _Grown(list[Any]):
-    """A list that grows by deltas: an entry with an `index` is merged into the one that has it already."""
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        super().__init__()
-        self._places: dict[int, dict[str, Any]] = {}
-        self.take(values)
-
-    def take(self, values: Iterable[Any]) -> None:
-        for value in values:
-            index = value.get("index") if isinstance(value, dict) else None
-            if index is None:
-                self.append(value)
-            elif (same := self._places.get(_checked_index(index))) is not None:
-                _merge(same, value)
-            else:
-                self._places[index] = value
-                self.append(value)
-
-
-def _merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
-    """Adds a delta: texts and lists grow, objects are merged, entries with an `index` meet their like, the rest is
-    replaced."""
-    for name, value in piece.items():
-        known = whole.get(name)
-        if value is None:
-            whole.setdefault(name, None)
-        elif isinstance(value, list) and (known is None or isinstance(known, list)):
-            if isinstance(known, _Grown):
-                known.take(value)
-            else:
-                whole[name] = _Grown([*(known or ()), *value])
-        elif known is None:
-            whole[name] = value
-        elif isinstance(value, str) and isinstance(known, str | _Text) and name not in _NAMES:
-            if isinstance(known, str):
-                whole[name] = known = _Text(known)
-            known.pieces.append(value)
-        elif isinstance(value, dict) and isinstance(known, dict):
-            _merge(known, value)
-        else:
-            whole[name] = value
-
-
-def _settled(value: Any) -> Any:
-    """The value with every text in one piece."""
-    if isinstance(value, _Text):
-        return "".join(value.pieces)
-    if isinstance(value, dict):
-        return {name: _settled(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_settled(part) for part in value]
-    return value
-
-
-_NAMES = frozenset({"id", "role", "type", "finish_reason"})
-"""Texts that come whole, though perhaps more than once."""
-
-
-def _checked_index(index: Any) -> int:
-    if type(index) is not int:
-        raise ProtocolError(f"the model's server streamed the index {index!r:.40}, which is no whole number")
-    return index
+        """The whole answer, as far as it came."""

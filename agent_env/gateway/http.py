@@ -6,6 +6,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from pydantic_core import from_json, to_json
+
 from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge
 from agent_env.net.refusals import error_headers
 
@@ -47,6 +49,10 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 def parse(body: bytes, what: str = "the body must be JSON") -> Any:
     """The JSON value of a body; raises `InvalidArguments`, which says `what` is wanted."""
     try:
+        return from_json(body)
+    except ValueError:
+        pass  # the quicker reader refuses a little that is JSON in Python's eyes: half surrogate pairs, deep nesting
+    try:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise InvalidArguments(what) from None
@@ -72,10 +78,11 @@ async def reply_json(send: Send, status: int, value: Any) -> None:
     await reply(send, status, dump(value))
 
 
-async def reply_error(send: Send, error: AgentEnvError) -> None:
-    """Answers with an error, in a form that both OpenAI clients and agent-env's own read."""
-    wire = error.to_wire()
-    value = {"error": {**wire, "type": wire["code"], "param": None}}
+async def reply_error(send: Send, error: AgentEnvError, value: Any = None) -> None:
+    """Answers with an error: `value`, or a form that both OpenAI clients and agent-env's own read."""
+    if value is None:
+        wire = error.to_wire()
+        value = {"error": {**wire, "type": wire["code"], "param": None}}
     headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
     await reply(send, error.http_status, dump(value), headers)
 
@@ -92,6 +99,17 @@ def dump(value: Any) -> bytes:
     except RecursionError:
         text = None
     if text is None or (text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deep(value)):
+        raise InvalidArguments(f"the JSON is nested more than {_DEEPEST} deep")
+    return text
+
+
+def dump_read(value: Any) -> bytes:
+    """As `dump`, several times as fast, for a value that `parse` read: nothing else is checked for being JSON."""
+    try:
+        text = to_json(value)
+    except ValueError:
+        return dump(value)  # what the quicker writer refuses
+    if text.count(b"[") + text.count(b"{") > _DEEPEST and _is_deep(value):
         raise InvalidArguments(f"the JSON is nested more than {_DEEPEST} deep")
     return text
 

@@ -4,49 +4,85 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-import aiohttp
 
 from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
 from agent_env.episodes.records import check_fields
-from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge, ProtocolError, TransportError
-from agent_env.gateway.capture import StreamCapture, ask_for_tokens, capture
-from agent_env.gateway.http import Receive, Send, dump, parse_object, reply, reply_error
+from agent_env.errors import (
+    AgentEnvError,
+    DeadlineExceeded,
+    InvalidArguments,
+    NotSupported,
+    ProtocolError,
+    TransportError,
+)
+from agent_env.gateway.capture import StreamCapture, note_missing
+from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
+from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
+from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
-from agent_env.net import read_body, shared_http, transport_errors
+from agent_env.gateway.upstream import NotConnected, Reply, post, too_large
 
-_PASSED_BACK = ("retry-after", "x-request-id", "x-should-retry")
-"""Headers of an upstream that mean something to OpenAI clients."""
+_PASSED_BACK = (b"retry-after", b"x-request-id", b"request-id", b"x-should-retry")
+"""Headers of an upstream that mean something to OpenAI's and Anthropic's clients."""
 
 _SHOWN_ERROR = 2000
+_TRIES = 3
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What an agent sent: in which dialect, its body, its headers (lower-case names) and its query."""
+
+    dialect: Dialect
+    body: bytes
+    headers: Mapping[bytes, bytes]
+    query: bytes = b""
 
 
 class ModelCall:
-    """A chat completion that a turn asks for.
+    """An answer of a model that a turn asks for.
 
     The body goes out as it came in, with the seat's model in place of the agent's and with the wish for token ids;
-    the answer goes back byte for byte. The record is on disk before the caller has the answer's end.
+    the answer goes back byte for byte. Where the policy is asked in another dialect than the agent speaks, both are
+    translated. The record is on disk before the caller has the answer's end.
     """
 
-    def __init__(self, run: OpenRun, episode: str, seat: str, turn: str, body: bytes, max_reply: int) -> None:
-        request = parse_object(body, "the body of a chat completion must be a JSON object")
-        self._run = run
-        self._seating = run.seating
-        self._max_reply = max_reply
+    def __init__(self, run: OpenRun, episode: str, seat: str, turn: str, request: ModelRequest, max_reply: int) -> None:
+        dialect = self._dialect = request.dialect
+        asked = parse_object(request.body, f"the body of a {dialect.what} must be a JSON object")
         policy = run.seats[seat]
-        self._own_logprobs = bool(request.get("logprobs"))
-        self._record = CallRecord(
-            new_call_id(), turn, seat, policy.model, episode, run.name, stream=bool(request.get("stream"))
-        )
-        self._record.request = dict(request)
-        self._record.started = time.time()
-        request.update(policy.settings)
-        request["model"] = policy.model
+        self._translation, self._upstream = _translation(dialect, policy.dialects, asked)
+        mark = mark_of(request.headers)
+        record = CallRecord(new_call_id(), turn, seat, policy.model, episode, run.name, dialect.name)
+        record.policy = policy.model
+        record.upstream_api = None if self._translation is None else self._upstream.name
+        record.stream = bool(asked.get("stream"))
+        record.attempt = mark.attempt or None
+        self._try, record.retry_of = run.recent.add((episode, seat, turn), mark, request.body, record.call_id)
+        record.request = dict(asked)
+        record.started = time.time()
+        self._record = record
+        self._run = run
+        self._max_reply = max_reply
+        self._tokens = policy.tokens
+        self._endpoints = run.seating.endpoints(episode, seat, self._upstream.name)
+        sent = asked if self._translation is None else self._translation.chat
+        self._own_logprobs = self._upstream.wants_logprobs(sent)
+        sent.update(policy.settings)
+        sent["model"] = policy.model
         if policy.tokens:
-            ask_for_tokens(request)
-        self._sent = dump(request)
+            self._upstream.ask_for_tokens(sent)
+        self._sent = dump_read(sent)
+        self._passed_on = b"".join(
+            b"%b: %b\r\n" % (name, request.headers[name])
+            for name in self._upstream.passed_on
+            if name in request.headers
+        )
         self._begun = time.monotonic()
         self._kept = False
 
@@ -59,7 +95,7 @@ class ModelCall:
             await self._forward(send, timeout)
         except AgentEnvError as error:
             await self._keep(error)
-            await reply_error(send, error)
+            await reply_error(send, error, self._dialect.refusal(error.http_status, error.to_wire()))
         except asyncio.CancelledError:
             await self._keep(TransportError("the caller went away"), status="cancelled")
             if not watcher.done() or task.uncancel():
@@ -72,64 +108,137 @@ class ModelCall:
             watcher.cancel()
 
     async def _forward(self, send: Send, timeout: float) -> None:
-        url, headers = self._seating.endpoint(self._record.episode or "", self._record.seat)
-        limit = aiohttp.ClientTimeout(total=timeout)
-        with transport_errors(str(url)):
-            async with shared_http().post(
-                url, data=self._sent, headers=headers, allow_redirects=False, timeout=limit
-            ) as upstream:
+        until = asyncio.get_running_loop().time() + timeout
+        upstream: Reply | None = None
+        try:
+            async with asyncio.timeout_at(until):
+                upstream = await self._ask()
                 self._record.http_status = upstream.status
-                if upstream.status == 200 and upstream.content_type == "text/event-stream":
-                    await self._stream(upstream, send)
-                    return
-                answer = await read_body(upstream, self._max_reply, who="the model's server")
+                streamed = upstream.status == 200 and upstream.headers.get(b"content-type", b"").startswith(_EVENTS)
+                answer = b"" if streamed else await upstream.read(self._max_reply)
+            if streamed:
+                await self._stream(upstream, send, until)
+            else:
+                await self._answer(upstream, answer, send)
+        except TimeoutError:
+            raise self._late() from None
+        finally:
+            if upstream is not None:
+                upstream.close()
+
+    async def _ask(self) -> Reply:
+        """Sends the call; where no connection can be made nothing was sent, so the next place is tried."""
+        tries = max(_TRIES, len(self._endpoints))
+        for number in range(tries):
+            if number >= len(self._endpoints):
+                await asyncio.sleep(_PAUSE_SECONDS * 2 ** (number - len(self._endpoints)))
+            try:
+                return await post(self._endpoints[number % len(self._endpoints)], self._sent, self._passed_on)
+            except NotConnected as error:
+                if number == tries - 1:
+                    raise TransportError(str(error)) from error
+                self._record.retries = number + 1
+        raise AssertionError
+
+    async def _answer(self, upstream: Reply, answer: bytes, send: Send) -> None:
         if upstream.status == 200:
-            self._take(_object(answer))
+            answer = self._take_whole(answer)
             await self._keep()
+            self._try.answered = True
         else:
             shown = answer[:_SHOWN_ERROR].decode("utf-8", "replace")
             await self._keep(ProtocolError(shown), status="upstream_error")
-        back = [(name.encode(), upstream.headers[name].encode()) for name in _PASSED_BACK if name in upstream.headers]
+            if self._translation is not None:
+                answer = dump_read(self._dialect.refusal(upstream.status, _error_of(answer)))
+        back = [(name, upstream.headers[name]) for name in _PASSED_BACK if name in upstream.headers]
         await reply(send, upstream.status, answer, back)
 
-    async def _stream(self, upstream: aiohttp.ClientResponse, send: Send) -> None:
-        whole = StreamCapture()
+    def _take_whole(self, answer: bytes) -> bytes:
+        response = _object(answer)
+        if self._translation is None:
+            self._take(response)
+            return answer
+        try:
+            translated = self._translation.whole(response)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise self._no_answer() from None
+        self._take(response)
+        self._record.response = translated
+        return dump_read(translated)
+
+    async def _stream(self, upstream: Reply, send: Send, until: float) -> None:
+        translation = self._translation
+        whole = self._upstream.stream(None if translation is None else translation.take)
         head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         try:
-            with transport_errors(str(upstream.url)):
-                size = 0
-                async for piece in upstream.content.iter_any():
-                    size += len(piece)
-                    if size > self._max_reply:
-                        raise _too_large(upstream, self._max_reply)
-                    whole.feed(piece)
-                    if whole.done:
-                        self._take(whole.finish())
-                        await self._keep()
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async with asyncio.timeout_at(until):
+                await (self._relay if translation is None else self._translate)(upstream, whole, send)
             if not whole.done:
-                raise TransportError("the model's server ended its stream without data: [DONE]")
-        except AgentEnvError as error:
+                raise TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
+        except (AgentEnvError, TimeoutError) as failure:
+            error = failure if isinstance(failure, AgentEnvError) else self._late()
             self._record.response = self._record.response or whole.finish()
             await self._keep(error)
-            # The status is out already; OpenAI clients raise what an error event tells.
-            event = b"data: " + dump({"error": error.to_wire()}) + b"\n\n"
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            # The status is out already; clients raise what an error event tells.
+            await send({"type": "http.response.body", "body": self._dialect.broken(error), "more_body": True})
         except asyncio.CancelledError:
             self._record.response = self._record.response or whole.finish()
             raise
         await send({"type": "http.response.body", "body": b""})
 
+    async def _relay(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
+        """Passes a stream on as it comes. The record is on disk before its last event goes out."""
+        size = 0
+        while piece := await upstream.next():
+            size = self._counted(size, piece)
+            whole.feed(piece)
+            if whole.done:
+                await self._keep_stream(whole, None)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _translate(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
+        """Passes a stream on as another dialect tells it."""
+        translation, size = self._translation, 0
+        assert translation is not None
+        while piece := await upstream.next():
+            size = self._counted(size, piece)
+            whole.feed(piece)
+            if whole.done and not self._kept:
+                await self._keep_stream(whole, translation.end())
+            if events := translation.flush():
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+
+    def _counted(self, size: int, piece: bytes) -> int:
+        if size + len(piece) > self._max_reply:
+            raise too_large(self._max_reply)
+        return size + len(piece)
+
+    async def _keep_stream(self, whole: StreamCapture, translated: Any) -> None:
+        if self._kept:
+            return
+        self._take(whole.finish())
+        if translated is not None:
+            self._record.response = translated
+        await self._keep()
+        self._try.answered = True
+
     def _take(self, response: dict[str, Any]) -> None:
         record = self._record
         try:
-            capture(record, response, keep_logprobs=self._own_logprobs)
+            self._upstream.capture(record, response, keep_logprobs=self._own_logprobs)
             check_fields(record)
         except (KeyError, TypeError, AttributeError, ProtocolError):
             # A record that could not be read again would cost the whole episode.
             record.prompt_token_ids = record.token_ids = record.logprobs = record.usage = record.finish_reason = None
-            raise ProtocolError("the model's server answered with what is no chat completion") from None
+            raise self._no_answer() from None
+        note_missing(record, asked=self._tokens, tellable=self._upstream.tells)
+
+    def _no_answer(self) -> ProtocolError:
+        return ProtocolError(f"the model's server answered with what is no {self._upstream.what}")
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{self._endpoints[0].url} did not answer within the time allowed")
 
     async def _keep(self, error: AgentEnvError | None = None, *, status: str | None = None) -> None:
         """Puts the record on disk, once: what fails afterwards is not the model's."""
@@ -140,16 +249,33 @@ class ModelCall:
             self._tell(error, status)
         self._record.seconds = time.monotonic() - self._begun
         try:
-            line = dump(self._record.to_json())
+            line = dump_read(self._record.to_json())
         except InvalidArguments as unwritable:
             self._record.request = self._record.response = None
             self._tell(ProtocolError(unwritable.message), None)
-            line = dump(self._record.to_json())
+            line = dump_read(self._record.to_json())
         await self._run.journal.append(self._record.episode or "", [line + b"\n"])
 
     def _tell(self, error: AgentEnvError, status: str | None) -> None:
         self._record.status = status or error.code
         self._record.error = {"code": self._record.status, "message": error.message}
+
+
+_EVENTS = b"text/event-stream"
+
+
+def _translation(
+    dialect: Dialect, spoken: tuple[str, ...], request: Mapping[str, Any]
+) -> tuple[Translation | None, Dialect]:
+    """How a call goes to a policy that speaks these dialects, and in which one."""
+    if dialect.name in spoken:
+        return None, dialect
+    if CHAT.name in spoken and dialect.name in TRANSLATED:
+        return TRANSLATED[dialect.name](request), CHAT
+    raise NotSupported(
+        f"this seat's policy is asked in {', '.join(spoken)}, and {dialect.name} cannot be put in these; "
+        "ask in one of them, or list the dialect in the seat's `dialects` if its server speaks it"
+    )
 
 
 async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
@@ -158,13 +284,20 @@ async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-def _too_large(upstream: aiohttp.ClientResponse, limit: int) -> MessageTooLarge:
-    upstream.close()
-    return MessageTooLarge(f"the model's server answered with more than {limit} bytes")
-
-
 def _object(answer: bytes) -> dict[str, Any]:
     try:
         return parse_object(answer, "the model's server answered with what is not a JSON object")
     except InvalidArguments as error:
         raise ProtocolError(error.message) from None
+
+
+def _error_of(answer: bytes) -> dict[str, Any]:
+    """What a server's error says, to be told in another dialect."""
+    try:
+        error = _object(answer).get("error")
+    except ProtocolError:
+        error = None
+    message = error.get("message") if isinstance(error, dict) else error
+    code = error.get("code") if isinstance(error, dict) else None
+    shown = message if isinstance(message, str) else answer[:_SHOWN_ERROR].decode("utf-8", "replace")
+    return {"code": code or "upstream_error", "message": shown}

@@ -64,6 +64,7 @@ async def test_a_record_has_what_rows_are_cut_from_and_each_thing_once(
         "episode": "e1",
         "seat": "b",
         "model": "B",
+        "policy": "B",
         "api": "chat",
         "stream": False,
         "request": body,

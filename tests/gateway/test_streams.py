@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from agent_env.episodes import CallRecord
 from agent_env.errors import ProtocolError
 from agent_env.gateway import RunHandle, SeatPolicy
-from agent_env.gateway.capture import StreamCapture, capture
+from agent_env.gateway.dialects import CHAT
+from agent_env.gateway.dialects.chat import ChatStream as StreamCapture
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,7 @@ STREAM = [
 
 def recorded(response: dict[str, Any]) -> CallRecord:
     record = CallRecord("k", "c", "a", "A")
-    capture(record, copy.deepcopy(response), keep_logprobs=True)
+    CHAT.capture(record, copy.deepcopy(response), keep_logprobs=True)
     return record
 
 
@@ -250,10 +251,10 @@ async def test_a_stream_with_an_odd_index_leaves_its_record(run: RunHandle, upst
 async def test_a_fault_of_the_gateway_leaves_a_record_as_well(
     run: RunHandle, upstream: Upstream, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a fault")
 
-    monkeypatch.setattr("agent_env.gateway.proxy.capture", broken)
+    monkeypatch.setattr("agent_env.gateway.dialects.chat.Chat.capture", broken)
     answer = await chat(run.episode("e1", "a"))
     assert answer.status == 500
     (record,) = (await run.collect(["e1"]))["e1"]

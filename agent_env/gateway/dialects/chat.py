@@ -1,0 +1,88 @@
+"""OpenAI Chat Completions, with vLLM's token fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agent_env.episodes import CallRecord
+from agent_env.gateway.capture import StreamCapture
+from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
+from agent_env.gateway.dialects.deltas import checked_index, merge, settled
+
+
+class Chat(Dialect):
+    """`POST …/v1/chat/completions`."""
+
+    name = "chat"
+    path = "chat/completions"
+    what = "chat completion"
+
+    def ask_for_tokens(self, body: dict[str, Any]) -> None:
+        body["logprobs"] = True
+        body["return_token_ids"] = True
+
+    def capture(self, record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
+        record.response = response
+        record.usage = response.pop("usage", None)
+        record.policy_version = response.pop("policy_version", None)
+        prompt = response.pop("prompt_token_ids", None)
+        choice = first_choice(response)
+        if choice is not None:
+            record.finish_reason = choice.get("finish_reason")
+            record.token_ids = choice.pop("token_ids", None)
+            prompt = prompt or choice.pop("prompt_token_ids", None)
+            logprobs = choice.get("logprobs")
+            content = logprobs.get("content") if isinstance(logprobs, dict) else None
+            if content is not None:
+                record.logprobs = [entry["logprob"] for entry in content]
+            if not keep_logprobs:
+                choice.pop("logprobs", None)
+        record.prompt_token_ids = prompt
+        if record.usage is None and len(response.get("choices") or ()) == 1:
+            record.usage = counted(record)
+
+    def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
+        return ChatStream(watch)
+
+
+class ChoicesStream(StreamCapture):
+    """A stream of chunks whose choices grow by what each chunk adds."""
+
+    object = ""
+
+    def __init__(self, watch: Callable[[dict[str, Any]], None] | None = None) -> None:
+        super().__init__(watch)
+        self.response: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+
+    def take(self, event: dict[str, Any]) -> None:
+        for choice in event.pop("choices", None) or ():
+            self.add(self._choices, checked_index(choice.pop("index", 0)), choice)
+        for name, value in event.items():
+            if value is not None:
+                self.response[name] = value
+
+    def add(self, choices: dict[int, dict[str, Any]], index: int, choice: dict[str, Any]) -> None:
+        """Adds what a chunk tells of one choice."""
+        merge(choices.setdefault(index, {"index": index}), choice)
+
+    def finish(self) -> dict[str, Any]:
+        """The whole answer."""
+        self.response["object"] = self.object
+        self.response["choices"] = [settled(self._choices[index]) for index in sorted(self._choices)]
+        return self.response
+
+
+class ChatStream(ChoicesStream):
+    """The chunks of a streamed chat completion, which end with `data: [DONE]`."""
+
+    what = "chat completion chunk"
+    object = "chat.completion"
+
+    def add(self, choices: dict[int, dict[str, Any]], index: int, choice: dict[str, Any]) -> None:
+        whole = choices.get(index)
+        if whole is None:
+            whole = choices[index] = {"index": index, "message": {}}
+        merge(whole["message"], choice.pop("delta", None) or {})
+        merge(whole, choice)

@@ -1,0 +1,60 @@
+"""OpenAI Completions, with vLLM's token fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_env.episodes import CallRecord
+from agent_env.gateway.capture import StreamCapture
+from agent_env.gateway.dialects.chat import ChoicesStream
+from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
+
+
+class Completions(Dialect):
+    """`POST …/v1/completions`."""
+
+    name = "completions"
+    path = "completions"
+    what = "completion"
+
+    def ask_for_tokens(self, body: dict[str, Any]) -> None:
+        # How many alternatives are told beside the sampled token; servers take 0 for a wish for none at all.
+        body["logprobs"] = body.get("logprobs") or 1
+        body["return_token_ids"] = True
+
+    def wants_logprobs(self, body: Mapping[str, Any]) -> bool:
+        return body.get("logprobs") is not None
+
+    def capture(self, record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
+        record.response = response
+        record.usage = response.pop("usage", None)
+        record.policy_version = response.pop("policy_version", None)
+        record.prompt_token_ids = response.pop("prompt_token_ids", None)
+        choice = first_choice(response)
+        if choice is not None:
+            record.finish_reason = choice.get("finish_reason")
+            record.token_ids = choice.pop("token_ids", None)
+            told = choice.pop("prompt_token_ids", None)
+            record.prompt_token_ids = record.prompt_token_ids or told
+            logprobs = choice.get("logprobs")
+            of_tokens = logprobs["token_logprobs"] if isinstance(logprobs, dict) else None
+            if of_tokens is not None:
+                if isinstance(record.request, Mapping) and record.request.get("echo"):
+                    # Those of the prompt go first, and its first token has none.
+                    of_tokens = of_tokens[len(of_tokens) - len(record.token_ids or ()) :]
+                record.logprobs = of_tokens
+            if not keep_logprobs:
+                choice.pop("logprobs", None)
+        if record.usage is None and len(response.get("choices") or ()) == 1:
+            record.usage = counted(record)
+
+    def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
+        return CompletionsStream(watch)
+
+
+class CompletionsStream(ChoicesStream):
+    """The chunks of a streamed completion, which end with `data: [DONE]`."""
+
+    what = "completion chunk"
+    object = "text_completion"

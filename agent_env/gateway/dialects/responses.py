@@ -1,0 +1,133 @@
+"""OpenAI Responses, with vLLM's raw messages, which hold the token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_env.context import new_call_id
+from agent_env.episodes import CallRecord
+from agent_env.errors import AgentEnvError
+from agent_env.gateway.capture import StreamCapture
+from agent_env.gateway.dialects.contract import Dialect
+from agent_env.gateway.http import dump
+
+LOGPROBS = "message.output_text.logprobs"
+"""The member of `include` that asks for logprobs."""
+
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
+class Responses(Dialect):
+    """`POST …/v1/responses`."""
+
+    name = "responses"
+    path = "responses"
+    what = "response"
+    passed_on = (b"openai-beta",)
+
+    def ask_for_tokens(self, body: dict[str, Any]) -> None:
+        include = body.get("include")
+        asked = list(include) if isinstance(include, list) else []
+        body["include"] = asked if LOGPROBS in asked else [*asked, LOGPROBS]
+        body["enable_response_messages"] = True
+
+    def wants_logprobs(self, body: Mapping[str, Any]) -> bool:
+        include = body.get("include")
+        return isinstance(include, list) and LOGPROBS in include
+
+    def capture(self, record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
+        record.response = response
+        record.policy_version = response.pop("policy_version", None)
+        record.usage = chat_usage(response.get("usage"))
+        record.finish_reason = _finish_reason(response)
+        prompt, sampled = response.pop("input_messages", None), response.pop("output_messages", None)
+        record.prompt_token_ids, record.token_ids = _raw_tokens(prompt), _raw_tokens(sampled)
+        logprobs: list[float] | None = None
+        for item in response["output"]:
+            for part in item.get("content") or () if item["type"] == "message" else ():
+                if (told := part.get("logprobs")) is not None:
+                    logprobs = [*(logprobs or ()), *(entry["logprob"] for entry in told)]
+                if not keep_logprobs:
+                    part.pop("logprobs", None)
+        # A server that leaves them out tells an empty list.
+        record.logprobs = logprobs or None
+
+    def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
+        return ResponsesStream(watch)
+
+    def broken(self, error: AgentEnvError) -> bytes:
+        wire = error.to_wire()
+        event = {"type": "error", "code": wire["code"], "message": wire["message"], "param": None, "error": wire}
+        return b"event: error\ndata: " + dump({**event, "sequence_number": -1}) + b"\n\n"
+
+
+class ResponsesStream(StreamCapture):
+    """The events of a streamed response: the last one has the whole of it."""
+
+    what = "event of a streamed response"
+
+    def __init__(self, watch: Callable[[dict[str, Any]], None] | None = None) -> None:
+        super().__init__(watch)
+        self._response: dict[str, Any] = {}
+        self._items: dict[int, Any] = {}
+        self._texts: dict[int, list[str]] = {}
+
+    def take(self, event: dict[str, Any]) -> None:
+        kind = event["type"]
+        if isinstance(response := event.get("response"), dict):
+            self._response = response
+        if kind in ("response.output_item.added", "response.output_item.done"):
+            self._items[event["output_index"]] = event["item"]
+        elif kind == "response.output_text.delta":
+            self._texts.setdefault(event["output_index"], []).append(event["delta"])
+        elif kind in _ENDS:
+            self.done = True
+
+    def finish(self) -> dict[str, Any]:
+        """The whole response; of one that broke, the items as far as they came."""
+        if not self.done:
+            self._response["output"] = [self._item(index) for index in sorted(self._items)]
+        return self._response
+
+    def _item(self, index: int) -> Any:
+        item, texts = self._items[index], self._texts.get(index)
+        if texts is None or not isinstance(item, dict) or item.get("content"):
+            return item
+        return {**item, "content": [{"type": "output_text", "text": "".join(texts), "annotations": []}]}
+
+
+def new_id(kind: str) -> str:
+    """A new id as OpenAI's are: `resp_…`, `msg_…`."""
+    return f"{kind}_{new_call_id()}{new_call_id()}"
+
+
+def chat_usage(usage: Any) -> dict[str, Any] | None:
+    """Usage as responses and messages tell it, in the words of chat completions."""
+    if not isinstance(usage, dict):
+        return None
+    counts = [usage.get(name) or 0 for name in ("input_tokens", *_CACHED)]
+    prompt, sampled = sum(counts), usage.get("output_tokens") or 0
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
+_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""Parts of the prompt that messages count apart."""
+
+
+def _finish_reason(response: Mapping[str, Any]) -> str | None:
+    if response.get("status") == "completed":
+        calls = any(item["type"] == "function_call" for item in response["output"])
+        return "tool_calls" if calls else "stop"
+    details = response.get("incomplete_details") or {}
+    reason = details.get("reason")
+    return "length" if reason == "max_output_tokens" else reason
+
+
+def _raw_tokens(messages: Any) -> list[int] | None:
+    """The tokens of vLLM's raw messages. With tools that the server calls itself there are several, between which it
+    puts what the tools said: what was sampled cannot be told apart then."""
+    if not isinstance(messages, list) or len(messages) != 1 or messages[0].get("type") != "raw_message_tokens":
+        return None
+    tokens: list[int] = messages[0]["tokens"]
+    return tokens
