@@ -106,14 +106,15 @@ async def test_the_trainer_of_the_example_leaves_no_process_behind_when_it_is_ki
 
 
 USER = """
-import asyncio, os
+import asyncio, sys
 from agent_env import Environment
 
 async def main():
-    env = Environment("brief@1.0.0")
+    env = Environment(sys.stdin.readline().strip())
     print((await env.chat("hello")).text, flush=True)
     await asyncio.sleep(60)
 
+print("ready", flush=True)
 asyncio.run(main())
 """
 
@@ -121,20 +122,24 @@ asyncio.run(main())
 async def test_a_server_that_lingers_ends_when_the_sessions_of_a_killed_user_have_ended(world: Any) -> None:
     world.agents.write_text(
         world.agents.read_text("utf-8") + "\nfrom agent_env import AgentEnvironment\nfrom agent_env.net import Limits\n"
-        'brief = AgentEnvironment(solver, name="brief", version="1.0.0", limits=Limits(idle_seconds=2))\n',
+        'brief = AgentEnvironment(solver, name="brief", version="1.0.0", limits=Limits(idle_seconds=3))\n',
         "utf-8",
     )
-    served = await world.serve("agents:brief", "--linger", "1")
     user = await anyio.open_process([sys.executable, "-c", USER], cwd=world.folder, stderr=None)
     try:
-        assert user.stdout is not None
-        with anyio.fail_after(20):
-            assert await BufferedByteReceiveStream(user.stdout).receive_until(b"\n", 100)
+        assert user.stdin is not None and user.stdout is not None
+        said = BufferedByteReceiveStream(user.stdout)
+        with anyio.fail_after(40):
+            # A user that has started already is there before the server that it uses stops waiting for one.
+            assert await said.receive_until(b"\n", 100) == b"ready"
+            served = await world.serve("agents:brief", "--linger", "3")
+            await user.stdin.send(f"{served['url']}\n".encode())
+            assert (await said.receive_until(b"\n", 100)).endswith(b"hello")
         user.kill()
-        with anyio.move_on_after(1.5) as kept:
+        with anyio.move_on_after(2) as kept:
             await served["process"].wait()
         assert kept.cancelled_caught  # the session can still be gone on with
-        with anyio.fail_after(15):
+        with anyio.fail_after(20):
             assert await served["process"].wait() == 0
     finally:
         end(user.pid)
