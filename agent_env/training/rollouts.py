@@ -158,6 +158,7 @@ class _Stream:
         self._untaken = 0
         self._skipped = 0
         self._error: BaseException | None = None
+        self._no_more: Exception | None = None
         self._woken = asyncio.Event()
 
     async def next(self) -> list[tuple[Episode, bool]]:
@@ -168,6 +169,8 @@ class _Stream:
             await self._woken.wait()
         if self._error is not None:
             raise self._error
+        if not self._ended and self._no_more is not None:
+            raise self._no_more
         batch, self._ended = self._ended, []
         return batch
 
@@ -198,12 +201,12 @@ class _Stream:
         while (
             len(self._playing) < self._concurrency
             and len(self._playing) + self._untaken < 2 * self._concurrency
-            and self._error is None
+            and (self._error or self._no_more) is None
         ):
             try:
                 job = next(self._jobs, None)
-            except Exception as error:  # noqa: BLE001 - it is raised where the episodes are taken
-                self._error = error
+            except Exception as error:  # noqa: BLE001 - it is raised when those that are being played were taken
+                self._no_more = error
                 return
             if job is None:
                 return

@@ -87,14 +87,10 @@ class Scenario:
         if isinstance(given, Scenario):
             return given
         play: Any = getattr(given, "play", None)
-        name = str(getattr(given, "name", None) or getattr(given, "__name__", None) or type(given).__name__)
+        own: Any = getattr(given, "__name__", None) or type(given).__name__
+        name = str(getattr(given, "name", None) or own.rpartition(".")[2])
         if callable(play):
-            return cls(
-                cast(Play, play),
-                getattr(given, "score", None),
-                getattr(given, "seats", None) or {},
-                name.rpartition(".")[2],
-            )
+            return cls(cast(Play, play), getattr(given, "score", None), getattr(given, "seats", None) or {}, name)
         if inspect.isroutine(given):
             return cls(given, name=name)
         raise ConfigurationError(f"{given!r:.100} is no scenario; it needs `async def play(team, task)`")
@@ -138,12 +134,12 @@ class Scenario:
                 raise InvalidArguments(f"score must return {{name: value}} for the seat {seat!r}, not {rewards!r:.100}")
             for name, given in rewards.items():
                 value, weight = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
-                episode.score(name, _number(name, value), seat=whose, weight=_number(name, weight) or 0.0)
+                episode.score(
+                    name, None if value is None else _number(name, value), seat=whose, weight=_number(name, weight)
+                )
 
 
-def _number(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
+def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or not isfinite(value):
         raise InvalidArguments(
             f"the reward {name!r} must be a finite number, None, or (value, weight), not {value!r:.100}"

@@ -1,0 +1,96 @@
+"""The progress bar of rollouts: what it counts, what it shows, and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.episodes import Episode, EpisodeStore
+from agent_env.errors import AgentFailed
+from agent_env.training import Scenario, Seat, Team, collect, rollout, rollout_progress
+from agent_env.training.progress import rewards_by_seat
+
+pytestmark = pytest.mark.anyio
+
+
+async def play(team: Team, task: int) -> int:
+    if task < 0:
+        raise AgentFailed("broke")
+    return task
+
+
+def score(episode: Episode) -> Any:
+    value = float(episode.info["result"])
+    return {"solver": {"x": value}, "judge": {"x": 0.5}, "team": {"all": 1.0}}
+
+
+duel = Scenario(play, score, {"solver": Seat(), "judge": Seat()}, "duel")
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+async def test_a_rollout_shows_its_rate_its_failures_and_the_mean_reward_of_each_seat(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    await collect(rollout(duel, [0, 1, -1], group_size=2, progress=True))
+    text = shown(capsys)
+    assert text.startswith("duel") and "6/6" in text and "/s" in text and "failed 2" in text
+    assert "judge 1.50 solver 1.50" in text
+    await collect(rollout(duel, [1], progress=False))
+    assert shown(capsys) == ""
+
+
+async def test_a_total_that_nobody_knows_is_shown_as_such(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    await collect(rollout(play, iter([1, 2]), progress=True))
+    assert "2/?" in shown(capsys)
+
+
+async def test_one_bar_goes_on_over_several_rollouts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    team = Scenario(play, lambda episode: {"team": {"x": float(episode.task)}})
+    with rollout_progress(5) as bar:
+        bar.describe("first")
+        await collect(rollout(team, [1, -1], progress=bar))
+        assert bar.rewards() == {"": 1.0}
+        bar.describe("second")
+        assert bar.rewards() == {}
+        await collect(rollout(team, [0, 0, 1], progress=bar))
+    assert (bar.played, bar.failed, bar.skipped) == (5, 1, 0)
+    text = shown(capsys)
+    assert "second" in text and "5/5" in text and "reward 0.33" in text and "failed 1" in text
+    with rollout_progress(1, visible=False) as bar:
+        bar.add(Episode("e"))
+    assert shown(capsys) == ""
+
+
+@pytest.mark.parametrize("finished", ["skip", "yield"])
+async def test_what_an_earlier_start_played_counts_as_done(
+    finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    with EpisodeStore(tmp_path / "episodes.db") as store, rollout_progress(4) as bar:
+        await collect(rollout(duel, [0, -1], store=store, run_id="r"))
+        await collect(rollout(duel, [0, -1, 1, 1], store=store, run_id="r", finished=finished, progress=bar))
+        assert (bar.played, bar.skipped, bar.failed) == (2, 2, int(finished == "yield"))
+    assert "4/4" in shown(capsys)
+
+
+def test_what_a_seat_earned_has_the_teams_part_and_none_is_nothing() -> None:
+    episode = Episode("e")
+    assert rewards_by_seat(episode) == {}
+    episode.score("x", None)
+    assert rewards_by_seat(episode) == {}
+    episode.score("y", 1.0)
+    assert rewards_by_seat(episode) == {"": 1.0}
+    episode.score("z", 0.5, seat="a", weight=2.0)
+    assert rewards_by_seat(episode) == {"a": 2.0}
