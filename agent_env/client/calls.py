@@ -51,14 +51,15 @@ async def call(
     error: AgentEnvError | None = None
     status = "cancelled"
     left: int | None = None
+    callee_call: Any = None
     try:
         result = await _perform(lane, verb, arguments, outgoing, on_event)
         status = "ok"
-        left = _fact(result, "calls_left")
+        left, callee_call = _fact(result, "calls_left"), _fact(result, "call_id")
         return result
     except AgentEnvError as caught:
         error, status = caught, caught.code
-        left = caught.data.get("calls_left")
+        left, callee_call = caught.data.get("calls_left"), caught.data.get("call_id")
         raise
     finally:
         frame.budget.give_back(grant, left=left)
@@ -73,7 +74,7 @@ async def call(
                 "caller_call_id": frame.call_id or None,
                 "callee": callee,
                 "callee_seat": seat,
-                "callee_call_id": None if result is None else _fact(result, "call_id"),
+                "callee_call_id": callee_call if isinstance(callee_call, str) else None,
                 "protocol": lane.name,
                 "request": _said(verb, arguments),
                 "reply": None if result is None else _answered(result),

@@ -65,6 +65,9 @@ class Call:
             outcome = await work()
         except AgentEnvError as caught:
             error = self._in_time(caught)
+            if self.frame.recorder is not None:
+                # The caller's edge leads to this turn. A copy: that of a call further down may hold the data it had.
+                error.data = {**error.data, "call_id": self.frame.call_id}
             if self.frame.budget.left is not None:
                 error.data["calls_left"] = self.frame.budget.left
             await self._keep(self._turn(started, clock, error.code, error=error.to_wire()))
