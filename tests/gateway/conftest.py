@@ -28,6 +28,7 @@ class Upstream:
 
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     status: int = 200
     answer: Any = field(default_factory=lambda: COMPLETION)
@@ -46,6 +47,7 @@ class Upstream:
             if not message.get("more_body"):
                 break
         self.asked.append(json.loads(body))
+        self.paths.append(scope["path"] + ("?" if scope["query_string"] else "") + scope["query_string"].decode())
         self.arrived.set()
         self.headers.append({key.decode(): value.decode() for key, value in scope["headers"]})
         if self.pieces is not None:

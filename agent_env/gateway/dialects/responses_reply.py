@@ -75,7 +75,7 @@ class ResponsesAsChat(Translation):
                 self._call(call)
 
     def end(self) -> dict[str, Any]:
-        self._close()
+        self._close(cut=self._finish_reason == "length")
         response = self._response
         reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(self._finish_reason or "")
         response["status"] = "completed" if reason is None else "incomplete"
@@ -113,7 +113,7 @@ class ResponsesAsChat(Translation):
         output.append(item)
         self._tell("response.output_item.added", output_index=len(output) - 1, item=dict(item))
 
-    def _close(self) -> None:
+    def _close(self, *, cut: bool = False) -> None:
         item = self._item
         if item is None:
             return
@@ -129,7 +129,7 @@ class ResponsesAsChat(Translation):
             part = _part(kind, text, entries)
             self._tell_part("response.content_part.done", part=part)
             item["content"] = [part]
-        item["status"] = "incomplete" if self._finish_reason == "length" else "completed"
+        item["status"] = "incomplete" if cut else "completed"
         self._tell("response.output_item.done", output_index=len(self._response["output"]) - 1, item=item)
         self._item = self._open = None
 
