@@ -172,5 +172,6 @@ def _short(text: str) -> str:
 
 
 def _nothing(source: Path, choice: Choice) -> str:
-    asked = ", ".join(f"{name} {value!r}" for name, value in choice.items() if value is not None)
-    return f"{source} has no episodes" + (f" with {asked}" if asked else "")
+    state = {None: "", True: "ok ", False: "failed "}[choice.get("ok")]
+    asked = ", ".join(f"{name} {value!r}" for name, value in choice.items() if name != "ok" and value is not None)
+    return f"{source} has no {state}episodes" + (f" with {asked}" if asked else "")

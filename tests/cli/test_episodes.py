@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from agent_env.cli import output
 from agent_env.cli.application import app
+from agent_env.cli.formats import FORMATS, listed, writer_of
 from agent_env.episodes import (
     CallRecord,
     EdgeRecord,
@@ -120,7 +121,7 @@ def test_where_nothing_is_found_that_is_said(cli: Command, tmp_path: Path) -> No
     with EpisodeStore(tmp_path / "e.db"):
         pass
     assert cli("list", "e.db") == "e.db has no episodes\n"
-    assert cli("list", "e.db", "--failed", "--run", "r9") == "e.db has no episodes with run 'r9', ok False\n"
+    assert cli("list", "e.db", "--failed", "--run", "r9") == "e.db has no failed episodes with run 'r9'\n"
     assert "'e.db' has no episodes" in cli("show", "e.db", code=1)
     with EpisodeStore(tmp_path / "e.db") as store:
         store.append(EPISODES)
@@ -208,3 +209,9 @@ def test_an_export_on_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
         os.close(ours)
     assert run.stdout == "4 episodes are in out.jsonl\n"
     assert "exporting" in shown and "4/4" in shown
+
+
+def test_the_writer_of_every_format_is_there() -> None:
+    for name in FORMATS:
+        assert callable(writer_of(name))
+        assert f"{name}: {FORMATS[name].what}" in listed()
