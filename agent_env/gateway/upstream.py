@@ -227,6 +227,10 @@ class _Connection(asyncio.Protocol):
 
     # What the parser tells:
 
+    def on_message_begin(self) -> None:
+        if self._reply is None:
+            self.abort()  # a reply too many: whoever asked next would get it
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
 

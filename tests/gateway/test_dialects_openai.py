@@ -179,11 +179,9 @@ async def test_completions(gateway: str, upstream: Upstream, streamed: bool) -> 
     if streamed:
         upstream.pieces = [event({**COMPLETION, "choices": [part], "usage": None}) for part in (first, last)] + [DONE]
     async with client_of(gateway, upstream) as (client, run):
-        answer = await client.completions.create(model="x", prompt="boat", max_tokens=2, stream=streamed)
-        if streamed:
-            text = "".join([part.choices[0].text async for part in answer])  # type: ignore[union-attr]
-        else:
-            text = answer.choices[0].text  # type: ignore[union-attr]
+        answer: Any = await client.completions.create(model="x", prompt="boat", max_tokens=2, stream=streamed)
+        parts = [part async for part in answer] if streamed else [answer]
+        text = "".join(part.choices[0].text for part in parts)
         record = await record_of(run)
     assert text == "zip zap" and upstream.paths == ["/v1/completions"]
     assert (upstream.asked[0]["logprobs"], upstream.asked[0]["return_token_ids"]) == (1, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -285,7 +286,7 @@ def answers(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def _cut(draw: st.DrawFn, text: str) -> list[str]:
     places = [0, *sorted(draw(st.lists(st.integers(0, len(text)), max_size=3))), len(text)]
-    return [text[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [text[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 def _known(value: Any) -> Any:

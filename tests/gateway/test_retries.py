@@ -1,0 +1,186 @@
+"""Calls that are made again: by the gateway while nothing was sent, by clients that mark it, and never by a guess."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_env.gateway import RunHandle, SeatPolicy, running
+from agent_env.gateway.retries import Mark, RecentCalls, mark_of
+from agent_env.net import bound_url, listen, shared_http
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = "admin-token"
+Upstream = Any
+"""The model server of the fixture `upstream`."""
+Chat = Callable[..., Awaitable[Any]]
+
+
+def free_url() -> str:
+    """Where nobody listens."""
+    with listen("127.0.0.1", 0) as listener:
+        return bound_url(listener)
+
+
+async def send(run: RunHandle, body: bytes = b'{"messages":[]}', turn: str = "t1", **headers: str) -> int:
+    seen = run.episode("e1", "a")
+    assert seen.route is not None
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with shared_http().post(
+        seen.model_url(turn) + "/chat/completions",
+        data=body,
+        headers={"Authorization": f"Bearer {seen.route.token}", **fields},
+    ) as response:
+        await response.read()
+        return response.status
+
+
+async def records(run: RunHandle) -> list[dict[str, Any]]:
+    return (await run.collect(["e1"]))["e1"]
+
+
+async def test_a_place_that_cannot_be_reached_is_passed_over_and_the_record_says_so(
+    gateway: str, upstream: Upstream, chat: Chat
+) -> None:
+    seats = {"a": SeatPolicy("A", (f"{free_url()}/v1", upstream.url))}
+    async with await RunHandle.open(gateway, ADMIN, seats) as run:
+        for number in range(12):
+            assert (await chat(run.episode(f"e{number}", "a"))).status == 200
+        found = await run.collect([f"e{number}" for number in range(12)])
+    tried = [record.get("retries") for (record,) in found.values()]
+    assert set(tried) == {None, 1} and len(upstream.asked) == 12
+
+
+async def test_a_server_that_comes_up_a_little_later_is_reached(gateway: str, upstream: Upstream) -> None:
+    # The port is held, so that nobody else gets it, but nobody listens there yet.
+    import socket
+
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        seats = {"a": SeatPolicy("A", (f"http://127.0.0.1:{held.getsockname()[1]}/v1",))}
+        async with await RunHandle.open(gateway, ADMIN, seats) as run:
+            assert await send(run) == 502
+            (record,) = await records(run)
+            assert (record["retries"], record["status"]) == (2, "transport_error")
+            assert "cannot be reached" in record["error"]["message"]
+
+
+async def test_a_call_that_was_sent_is_not_sent_again(gateway: str) -> None:
+    arrived = 0
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n")
+        arrived += 1
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        seats = {"a": SeatPolicy("A", (f"http://127.0.0.1:{port}/v1",))}
+        async with await RunHandle.open(gateway, ADMIN, seats) as run:
+            with anyio.fail_after(10):
+                assert await send(run) == 502
+            (record,) = await records(run)
+    assert arrived == 1 and "retries" not in record and "without an answer" in record["error"]["message"]
+
+
+async def test_the_sdks_own_retry_is_marked_and_names_the_call_that_it_repeats(
+    run: RunHandle, upstream: Upstream
+) -> None:
+    from openai import AsyncOpenAI
+
+    class FailsOnce(type(upstream)):  # type: ignore[misc]
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            self.status = 200 if self.asked else 503
+            self.extra = [(b"retry-after-ms", b"1")]
+            await super().__call__(scope, receive, send)
+
+    server = FailsOnce()
+    async with running(server) as url:
+        seats = {"a": SeatPolicy("A", (f"{url}/v1",))}
+        async with await RunHandle.open(run.gateway, ADMIN, seats) as own:
+            seen = own.episode("e1", "a")
+            assert seen.route is not None
+            async with AsyncOpenAI(base_url=seen.model_url("t1"), api_key=seen.route.token, max_retries=1) as client:
+                with anyio.fail_after(20):
+                    await client.chat.completions.create(model="x", messages=[])
+                    await client.chat.completions.create(model="x", messages=[])
+            first, second, third = await records(own)
+    assert (first["status"], second["status"], third["status"]) == ("upstream_error", "ok", "ok")
+    assert (second["retry_of"], second["attempt"]) == (first["call_id"], 1)
+    assert not {"retry_of", "attempt"} & (first.keys() | third.keys())
+
+
+async def test_equal_prompts_are_never_taken_for_retries(run: RunHandle) -> None:
+    for _ in range(3):
+        assert await send(run, x_stainless_retry_count="0") == 200
+        assert await send(run) == 200
+    found = await records(run)
+    assert len(found) == 6 and not any("retry_of" in record or "attempt" in record for record in found)
+
+
+async def test_an_idempotency_key_that_comes_again_marks_a_retry(run: RunHandle) -> None:
+    await send(run, idempotency_key="k1")
+    await send(run, idempotency_key="k2")
+    await send(run, idempotency_key="k1", agent_env_retry_count="1")
+    await send(run, turn="t2", idempotency_key="k1")
+    first, other, again, elsewhere = await records(run)
+    assert again["retry_of"] == first["call_id"] and again["attempt"] == 1
+    assert not any("retry_of" in record for record in (first, other, elsewhere))
+
+
+async def test_a_retry_whose_first_try_never_came_is_marked_without_a_name(run: RunHandle) -> None:
+    await send(run, agent_env_retry_count="2")
+    (record,) = await records(run)
+    assert record["attempt"] == 2 and "retry_of" not in record
+
+
+@pytest.mark.parametrize("count", ["-1", "x", "", "1" * 10, "1.0"])
+async def test_a_count_that_is_none_marks_nothing(count: str) -> None:
+    assert mark_of({b"x-stainless-retry-count": count.encode()}) == Mark(0, None)
+
+
+def test_of_equal_calls_the_one_without_an_answer_is_repeated() -> None:
+    calls, place = RecentCalls(), ("e", "a", "t")
+    answered, _ = calls.add(place, Mark(0, None), b"x", "answered")
+    calls.add(place, Mark(0, None), b"x", "failed")
+    answered.answered = True
+    assert calls.add(place, Mark(1, None), b"x", "r1")[1] == "failed"
+    # Its client saw none of the answer after all.
+    assert calls.add(place, Mark(1, None), b"x", "r2")[1] == "answered"
+    assert calls.add(place, Mark(1, None), b"x", "r3")[1] is None
+    assert calls.add(place, Mark(2, None), b"x", "r4")[1] == "r1"
+    assert calls.add(place, Mark(1, None), b"y", "r5")[1] is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 3)), max_size=40))
+def test_no_call_is_repeated_twice_and_every_retry_follows_the_try_before_it(tries: list[tuple[str, int]]) -> None:
+    calls, ids = RecentCalls(), map(str, itertools.count())
+    seen: dict[str, tuple[str, int]] = {}
+    repeated: set[str] = set()
+    for body, attempt in tries:
+        call = next(ids)
+        _, of = calls.add(("e", "a", "t"), Mark(attempt, None), body.encode(), call)
+        if of is not None:
+            assert seen[of] == (body, attempt - 1) and of not in repeated
+            repeated.add(of)
+        seen[call] = (body, attempt)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    calls = RecentCalls()
+    for number in range(10_000):
+        calls.add(("e", "a", str(number)), Mark(0, None), b"x", "c")
+        calls.add(("e", "a", "one"), Mark(0, None), b"x", "c")
+    known = calls._tries  # pyright: ignore[reportPrivateUsage]
+    assert len(known) <= 4096 and max(map(len, known.values())) <= 64
