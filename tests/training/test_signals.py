@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from agent_env import AgentEnvironment, Environment, Need, recording
-from agent_env.episodes import Episode, EpisodeReader
+from agent_env.episodes import Episode, open_episodes
 from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
 from agent_env.training import Policy, PolicyServer, WordTokenizer, make_model
 
@@ -59,7 +59,8 @@ def test_two_served_agents_learn_together_and_every_episode_is_on_disk(tmp_path:
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     count = 8 * 256 + 4 * 128
     assert f"{count} episodes (0 failed)" in ran.stdout
-    episodes = list(EpisodeReader(folder / "episodes.jsonl"))
+    with open_episodes(folder) as kept:
+        episodes = list(kept.find())
     assert len({episode.id for episode in episodes}) == count
     for episode in episodes[:: count // 50]:
         check(episode)
@@ -102,7 +103,8 @@ async def test_any_openai_compatible_server_is_evaluated_without_an_update(tmp_p
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "my-model" in ran.stdout and policy.version == 0
     (folder,) = list(tmp_path.iterdir())  # noqa: ASYNC240
-    episodes = list(EpisodeReader(folder / "episodes.jsonl"))
+    with open_episodes(folder) as kept:
+        episodes = list(kept.find())
     assert len(episodes) == 64
     call = episodes[0].traces[0].calls[0]
     assert call.token_ids is not None and call.request["messages"][0]["role"] == "system"
