@@ -110,7 +110,7 @@ def export(
         if as_json:
             print_json({"episodes": written, "format": form, "path": str(out)})
         else:
-            say(f"{written} episodes are in {out}")
+            say(f"{'1 episode is' if written == 1 else f'{written} episodes are'} in {out}")
 
 
 @contextmanager

@@ -91,6 +91,14 @@ def test_a_seat_of_any_name_is_found_and_no_other(tmp_path: Path) -> None:
             assert ids(store.find(seat=name)) == [str(number), *(["both"] if name in "ab" and name else [])]
 
 
+def test_an_id_that_is_no_unicode_is_kept_as_any_other(tmp_path: Path) -> None:
+    with EpisodeStore(tmp_path / "episodes.db") as store:
+        store.append([make("x\ud800", run="r\ud800"), make("x\\ud800", run="r")])
+        assert store.finished("r\ud800") == {"x\ud800"} and store.finished("r") == {"x\\ud800"}
+        assert store.get("x\ud800") == make("x\ud800", run="r\ud800")
+        assert ids(store.find(run="r\ud800")) == ["x\ud800"]
+
+
 def test_a_summary_tells_how_an_episode_ended_without_its_conversations(tmp_path: Path) -> None:
     episode = make("one", run="r", seat="ann")
     episode.env, episode.seed, episode.seconds = "signals", 7, 1.5
@@ -336,3 +344,20 @@ def test_of_a_file_of_lines_the_newest_of_an_id_is_got(tmp_path: Path) -> None:
         lines.append([make("one"), make("two"), make("one", run="again")])
     with open_episodes(tmp_path / "e.jsonl") as found:
         assert found.get("one") == make("one", run="again")
+
+
+def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def work(name: str) -> None:
+        together.wait(20)
+        with EpisodeStore(tmp_path / "episodes.db") as store:
+            store.append([make(name)])
+
+    threads = [threading.Thread(target=work, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    with open_episodes(tmp_path) as found:
+        assert sorted(ids(found.find())) == [str(number) for number in range(8)]

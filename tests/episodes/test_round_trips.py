@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from agent_env.episodes import (
     TurnRecord,
     open_episodes,
 )
+from agent_env.errors import ProtocolError
 
 EARLIER = Path(__file__).parent / "files" / "release-1.jsonl"
 
@@ -155,6 +157,14 @@ def test_the_names_of_verifiers_are_used_for_what_it_has_as_well() -> None:
         "edges": [],
         "rewards": [],
     }
+
+
+@pytest.mark.parametrize(
+    "odd", [[1], {"kind": "episode"}, {"kind": "summary"}, {"kind": "summary", "id": "e", "ok": 3}]
+)
+def test_json_that_is_no_summary_is_refused(odd: Any) -> None:
+    with pytest.raises(ProtocolError):
+        EpisodeSummary.from_json(odd)
 
 
 def test_a_trace_tells_how_its_last_turn_ended() -> None:
