@@ -51,6 +51,12 @@ def test_edges_tell_the_place_where_the_callee_did_not() -> None:
     assert (agents["t3"].seat, agents["t3"].depth, agents["t3"].root.key) == ("x", 2, "m")
 
 
+def test_what_a_turn_tells_of_its_caller_goes_before_what_an_edge_leaves_out() -> None:
+    made = tree()
+    made.add([EdgeRecord("e1", "worker@1.0.0", callee_call_id="t2"), EdgeRecord("e2", "x@1.0.0")])
+    assert (found(made)["w1"].depth, found(made)["w1"].parent_call) == (1, "t1")
+
+
 def test_a_manager_that_is_called_back_stays_where_it_began() -> None:
     made = tree()
     made.add([TurnRecord("t6", "manager@1.0.0", "m", seat="manager", parent_call_id="t4", started=6.0)])
@@ -125,3 +131,6 @@ def test_what_the_team_would_have_got_without_someone_is_nobodys_reward() -> Non
     agents = found(made)
     assert without(agents["w1"]) == pytest.approx(0.3) and without(agents["m"]) is None
     assert team(agents["w1"]) == 1.0 and own(agents["h"]) is None and made.reward("worker") == 1.0
+    made.score("without", 0.7, source="difference")
+    made.score("without", 0.7, seat="worker", source="difference")
+    assert team(agents["w1"]) == discounted(agents["m"]) == 1.0 and own(agents["w1"]) == 1.5

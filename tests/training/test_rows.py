@@ -75,6 +75,12 @@ def test_a_prompt_that_differs_in_one_token_begins_a_row() -> None:
     assert report.merged == 0
 
 
+def test_calls_whose_times_nobody_told_are_ordered_by_what_they_continue() -> None:
+    later, first = call("k2", [5, 7, 9], [8], started=None), call("k1", [5], [7], started=None)
+    (row,), _ = cut_rows([episode(later, first)])
+    assert row.calls == ["k1", "k2"]
+
+
 def test_two_continuations_of_one_call_train_what_they_share_once() -> None:
     rows, _ = cut_rows([episode(call("k1", [5], [7]), call("k2", [5, 7, 9], [8]), call("k3", [5, 7, 4], [6]))])
     assert [masked(row) for row in rows] == [[7, 8], [6]]

@@ -243,6 +243,19 @@ def test_cutting_a_long_conversation_compares_each_token_of_each_prompt_a_fixed_
             assert 0 < Token.compared <= 3 * given_tokens
 
 
+def test_a_fork_in_the_middle_of_a_long_prompt_is_found_with_few_comparisons() -> None:
+    made = Episode("ep")
+    tokens = 4000
+    for number, at in enumerate((tokens, 1000, 3000, 2000, 1)):
+        prompt: list[int] = [Token(1) for _ in range(at)] + [Token(2 + number) for _ in range(tokens - at)]
+        fields: dict[str, Any] = {"prompt_token_ids": prompt, "token_ids": [3], "logprobs": [-1.0]}
+        made.add([CallRecord(f"k{number}", "t", "a", "p", started=float(number), **fields)])
+    made.score("x", 1.0)
+    Token.compared = 0
+    rows, _ = cut_rows([made])
+    assert len(rows) == 5 and Token.compared <= 5 * 5 * tokens
+
+
 def test_cutting_a_long_conversation_takes_steps_as_its_turns_and_not_as_their_square() -> None:
     short, long = conversation(50, 4), conversation(400, 4)
     cut_rows([short])
