@@ -14,11 +14,11 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from types import FunctionType
+from functools import cache, cached_property
+from types import CodeType, FunctionType
 from typing import Any
 
-TABLES = ("cards", "conversations", "episodes", "bounds")
+TABLES = ("cards", "conversations", "episodes", "bounds", "faces")
 """The tables; that of `cards` is the module `mutants_of_cards`."""
 
 
@@ -51,14 +51,21 @@ def mutants(table: str) -> tuple[Mutant, ...]:
 
 @contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
-    """Runs the code inside with the mutant in place of the function; raises `ValueError` for one that is stale."""
-    function = _function(mutant.target)
+    """Runs the code inside with the mutant in place of the function."""
+    function, code = edit(mutant)
     original = function.__code__
-    function.__code__ = _mutated(function, mutant).__code__
+    function.__code__ = code
     try:
         yield
     finally:
         function.__code__ = original
+
+
+@cache
+def edit(mutant: Mutant) -> tuple[FunctionType, CodeType]:
+    """The function that a mutant is about, and the mutant's code; raises `ValueError` for a mutant that is stale."""
+    function = _function(mutant.target)
+    return function, _mutated(function, mutant).__code__
 
 
 def _function(target: str) -> FunctionType:

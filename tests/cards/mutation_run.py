@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from mutants import Mutant, applied, mutants
+from mutants import Mutant, applied, edit, mutants
 
 # A test that waits for what never comes has failed; in a run without mutants these bounds are far away.
 TEST_SECONDS = 15
@@ -56,7 +56,10 @@ class Mutation:
                 for clause in marker.args:
                     citing.setdefault(clause, []).append(item)
         killers: dict[str, pytest.Item] = {}
-        for mutant in mutants(self._table):
+        found = mutants(self._table)
+        for mutant in found:
+            edit(mutant)  # all before the first test, so that what is stale is told at once
+        for mutant in found:
             self.killed[str(mutant)] = None
             started = time.perf_counter()
             with applied(mutant):
@@ -73,11 +76,12 @@ class Mutation:
 
 
 def _order(mutant: Mutant, item: pytest.Item) -> Sequence[Any]:
-    """Runs the test of the lane first that the mutant is about, and those that cite many clauses last."""
+    """Runs the tests of one lane first, which is that of the mutant if it has one; those that cite many clauses last."""
+    module = mutant.target.partition(":")[0]
+    about = module.rpartition(".")[2].partition("_")[0] if ".faces." in module else "websocket"
     lane: str = item.callspec.params.get("lane", "") if hasattr(item, "callspec") else ""
-    about = mutant.target.partition(":")[0].rpartition(".")[2].partition("_")[0]
     clauses = sum(len(marker.args) for marker in item.iter_markers("clause"))
-    return (not lane or lane != about, clauses)
+    return (lane not in ("", about), clauses)
 
 
 def _failure(item: pytest.Item) -> str | None:

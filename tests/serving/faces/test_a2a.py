@@ -101,6 +101,7 @@ def wire(error: A2AError) -> dict[str, Any]:
     return error.data[EXTENSION_URI]
 
 
+@pytest.mark.clause("EC-54", "EC-55")
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_conversation_of_three_turns_stays_in_its_context(binding: str) -> None:
     async with serving(Agent()) as server, stock(server, binding) as client:
@@ -226,6 +227,7 @@ async def test_the_card_names_the_addresses_that_this_client_sees() -> None:
             assert spoofed.json()["url"] == f"{server.url}/a2a"
 
 
+@pytest.mark.clause("EC-51")
 async def test_one_card_serves_both_generations_and_the_old_path_has_the_old_form() -> None:
     async with serving(Agent()) as server, httpx.AsyncClient() as http:
         both = (await http.get(f"{server.url}/.well-known/agent-card.json")).json()
@@ -263,6 +265,7 @@ async def test_a_card_that_did_not_change_is_not_sent_again() -> None:
 # ── errors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.clause("EC-62")
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_an_agent_that_raises_is_an_error_that_tells_no_internals(
     binding: str, caplog: pytest.LogCaptureFixture
@@ -288,6 +291,7 @@ async def test_an_agent_that_raises_in_a_stream_fails_its_task_and_keeps_its_ses
         assert text_of((await ask(plain, message("b", context=context)))[0]) == "2: b"
 
 
+@pytest.mark.clause("EC-74")
 async def test_parts_that_the_agent_cannot_read_are_refused() -> None:
     picture = Part(raw=b"\x89PNG", media_type="image/png", filename="a.png")
     async with serving(Agent()) as server, stock(server) as client:
@@ -297,6 +301,7 @@ async def test_parts_that_the_agent_cannot_read_are_refused() -> None:
         assert len(server.runtime.sessions) == 0
 
 
+@pytest.mark.clause("EC-74")
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -363,6 +368,7 @@ async def test_a_context_id_has_bounds() -> None:
                 await ask(client, message("a", context=context))
 
 
+@pytest.mark.clause("EC-62")
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_failure_of_the_server_itself_is_told_without_its_text(
     streaming: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -415,6 +421,7 @@ async def test_a_stream_of_0_3_that_is_refused_has_the_status_of_its_error() -> 
         assert answer.json()["error"]["details"][0]["metadata"][EXTENSION_URI]["code"] == "unknown_session"
 
 
+@pytest.mark.clause("EC-62")
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_store_that_breaks_is_told_without_its_text(
     binding: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -90,6 +90,7 @@ def code(error: A2AError) -> str:
     return error.data[EXTENSION_URI]["code"]
 
 
+@pytest.mark.clause("EC-75")
 async def test_without_a_valid_token_every_route_but_the_cards_answers_401() -> None:
     async with serving(Agent()) as server, httpx.AsyncClient(base_url=server.url) as http:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eA=="}):
@@ -144,6 +145,7 @@ async def test_tasks_of_another_principal_do_not_exist() -> None:
         await alice.cancel_task(CancelTaskRequest(id=task.id))
 
 
+@pytest.mark.clause("EC-57")
 @pytest.mark.parametrize("context", ["", "chosen-by-alice"])
 async def test_a_context_of_another_principal_is_unknown_and_opens_nothing(context: str) -> None:
     async with serving(Agent()) as server, stock(server, "alice") as alice, stock(server, "bob") as bob:
@@ -155,6 +157,7 @@ async def test_a_context_of_another_principal_is_unknown_and_opens_nothing(conte
         assert (await ask(alice, message("c", context=mine))).message.parts[0].text == "2: c"
 
 
+@pytest.mark.clause("EC-57")
 async def test_a_context_that_is_gone_is_never_a_fresh_conversation() -> None:
     async with serving(Agent()) as server, stock(server, "alice") as alice:
         minted = (await ask(alice, message("a"))).message.context_id
@@ -179,6 +182,7 @@ async def test_a_first_message_that_fails_does_not_use_up_its_context() -> None:
         assert (await ask(alice, message("a", context="chosen"))).message.parts[0].text == "a"
 
 
+@pytest.mark.clause("EC-75")
 async def test_a_token_without_a_scope_is_told_which_one_it_lacks() -> None:
     tokens = Tokens({"alice-token": Principal("alice", frozenset({"orchestrate"}))})
     async with serving(Agent(), auth=tokens) as server, stock(server, "alice") as alice:
@@ -194,6 +198,7 @@ async def test_a_token_without_a_scope_is_told_which_one_it_lacks() -> None:
         assert (answer.status_code, answer.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
 
 
+@pytest.mark.clause("EC-71")
 async def test_when_all_places_are_taken_the_caller_is_told_when_to_come_back() -> None:
     limits = Limits(max_sessions=1, queue_seconds=0.05)
     async with serving(Agent(), limits=limits) as server, stock(server, "alice") as alice:
@@ -229,6 +234,7 @@ async def test_the_call_context_is_read_from_metadata_and_else_from_headers() ->
         assert (seen["episode"], seen["trace_id"], seen["depth"]) == ("ep-1", told.trace_id, 1)
 
 
+@pytest.mark.clause("EC-73")
 async def test_a_chain_that_is_too_deep_is_refused_before_any_work() -> None:
     deep = CallContext(chain=tuple(Link(f"a{number}@1.0.0", "h") for number in range(8)))
     agent = Agent()

@@ -182,6 +182,7 @@ async def test_a_task_that_is_asked_for_at_once_is_polled_until_it_ends() -> Non
         assert [entry.id for entry in listed.tasks] == [task.id]
 
 
+@pytest.mark.clause("EC-60")
 async def test_cancelling_a_task_cancels_the_turn_and_leaves_its_session_as_it_was() -> None:
     agent = Agent()
     async with (
@@ -347,6 +348,7 @@ async def test_a_server_that_stops_cancels_the_tasks_that_run() -> None:
 # ── questions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.clause("EC-70")
 async def test_a_question_parks_the_task_and_the_next_message_of_the_task_answers_it() -> None:
     async with serving(Asker()) as server, stock(server) as client, stock(server, streaming=True) as streaming:
         (asked,) = await ask(client, message("greet"))
@@ -362,6 +364,7 @@ async def test_a_question_parks_the_task_and_the_next_message_of_the_task_answer
         assert [entry.parts[0].text for entry in task.history if entry.role == Role.ROLE_USER] == ["greet", "Ada"]
 
 
+@pytest.mark.clause("EC-70")
 async def test_the_next_message_of_the_context_answers_as_well() -> None:
     async with serving(Asker()) as server, stock(server) as client:
         (asked,) = await ask(client, message("greet"))
@@ -372,6 +375,7 @@ async def test_the_next_message_of_the_context_answers_as_well() -> None:
         assert again.task.id != asked.task.id
 
 
+@pytest.mark.clause("EC-70")
 async def test_a_lone_value_answers_a_question_as_it_is() -> None:
     async with serving(Asker(schema={"type": "object"})) as server, stock(server) as client:
         (asked,) = await ask(client, message("greet"))

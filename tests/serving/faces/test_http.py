@@ -167,6 +167,7 @@ async def test_the_paths_of_other_protocols_stay_free(http: aiohttp.ClientSessio
 # ── errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.clause("EC-62")
 @pytest.mark.parametrize(
     ("verb", "body", "status", "code"),
     [
@@ -196,6 +197,7 @@ async def test_each_refusal_has_its_status_and_its_code(
         assert len(server.runtime.sessions) == 0
 
 
+@pytest.mark.clause("EC-71")
 async def test_a_full_environment_says_in_a_header_when_to_come_back(http: aiohttp.ClientSession) -> None:
     async with serving(limits=Limits(max_sessions=1, queue_seconds=0.05)) as server:
         await ask(http, f"{server.url}/v1/call_tool", chat("a"))
@@ -204,6 +206,7 @@ async def test_a_full_environment_says_in_a_header_when_to_come_back(http: aioht
         assert answer.headers["retry-after"] == "1"
 
 
+@pytest.mark.clause("EC-62")
 async def test_a_failure_inside_the_server_tells_nothing_of_it(
     http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -325,6 +328,7 @@ async def test_text_that_is_no_unicode_is_refused_and_told_all_the_same(http: ai
 # ── who calls ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.clause("EC-75")
 async def test_tokens_give_principals_and_scopes(http: aiohttp.ClientSession) -> None:
     tokens = Tokens({"alice": Principal("alice", frozenset({"chat"})), "bob": ["chat", "orchestrate"]})
     async with serving(auth=tokens) as server:
@@ -344,6 +348,7 @@ async def test_tokens_give_principals_and_scopes(http: aiohttp.ClientSession) ->
             assert response.status == 401
 
 
+@pytest.mark.clause("EC-55")
 async def test_the_session_header_of_routers_says_what_the_argument_says(http: aiohttp.ClientSession) -> None:
     async with serving() as server:
         url = f"{server.url}/v1/call_tool"

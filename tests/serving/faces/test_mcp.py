@@ -30,6 +30,7 @@ def served(agent: object = recall, **options: Any) -> AgentEnvironment:
     return AgentEnvironment(agent, name="recall", version="1.2.3", hub=False, **options)
 
 
+@pytest.mark.clause("EC-54", "EC-55")
 async def test_a_modern_client_talks_for_three_turns_by_passing_the_session_id() -> None:
     async with served().serving() as server:
         with anyio.fail_after(20):
@@ -44,6 +45,7 @@ async def test_a_modern_client_talks_for_three_turns_by_passing_the_session_id()
     assert said == ["1: one ", "2: two ", "3: three "]
 
 
+@pytest.mark.clause("EC-54", "EC-56")
 async def test_a_modern_client_without_a_session_id_opens_a_conversation_with_each_call() -> None:
     async with served().serving() as server:
         with anyio.fail_after(20):
@@ -53,6 +55,7 @@ async def test_a_modern_client_without_a_session_id_opens_a_conversation_with_ea
     assert first.structured_content["session_id"] != second.structured_content["session_id"]
 
 
+@pytest.mark.clause("EC-55")
 async def test_a_client_of_the_handshake_era_goes_on_in_its_mcp_session() -> None:
     async with served().serving() as server:
         with anyio.fail_after(20):
@@ -198,6 +201,7 @@ async def test_a_tool_without_a_session_opens_none_for_a_handshake_era_client() 
                 assert len(server.runtime.sessions) == 0
 
 
+@pytest.mark.clause("EC-63", "EC-64")
 @pytest.mark.parametrize("mode", ERAS)
 async def test_the_verbs_play_an_episode(mode: str) -> None:
     env = served()
@@ -245,6 +249,7 @@ async def test_a_step_opens_the_conversation_of_a_handshake_era_client() -> None
     assert [step["observation"] for step in seen] == ["1: hi ", "2: hi "]
 
 
+@pytest.mark.clause("EC-57")
 async def test_a_conversation_that_has_ended_is_not_begun_again_unasked() -> None:
     async with served().serving() as server:
         with anyio.fail_after(20):
@@ -260,6 +265,7 @@ async def test_a_conversation_that_has_ended_is_not_begun_again_unasked() -> Non
                 assert (await client.call_tool("chat", {"message": "hi"})).structured_content["text"] == "1: hi "
 
 
+@pytest.mark.clause("EC-67")
 async def test_ending_an_mcp_session_frees_its_conversation() -> None:
     async with served().serving() as server:
         with anyio.fail_after(20):

@@ -96,6 +96,7 @@ async def hosted(*, prefix: str = "", card: Mapping[str, Any] | None = None, **o
     await env.aclose()
 
 
+@pytest.mark.clause("EC-75")
 @pytest.mark.parametrize("token", [None, "wrong"])
 async def test_without_a_good_token_nobody_gets_in(token: str | None) -> None:
     async with served(auth=TOKENS).serving() as server:
@@ -132,6 +133,7 @@ async def test_verbs_are_listed_to_orchestrators_and_some_work_for_chatters() ->
                 assert (await ann.call_tool("env_release", session)).structured_content["released"]
 
 
+@pytest.mark.clause("EC-75")
 async def test_a_token_without_the_scope_chat_sees_no_tools() -> None:
     tokens = Tokens({"eve": Principal("eve", frozenset({"watch"}))})
     async with served(auth=tokens).serving() as server:
@@ -142,6 +144,7 @@ async def test_a_token_without_the_scope_chat_sees_no_tools() -> None:
                 assert caught.value.data["code"] == "forbidden"
 
 
+@pytest.mark.clause("EC-57")
 async def test_an_mcp_session_belongs_to_the_principal_that_opened_it() -> None:
     async with served(auth=TOKENS).serving() as server:
         url = f"{server.url}/mcp"
@@ -215,6 +218,7 @@ async def test_there_is_no_stream_for_what_the_server_says_unasked() -> None:
                     assert response.headers["Allow"] == "POST, DELETE"
 
 
+@pytest.mark.clause("EC-74")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_request_that_is_too_large_is_refused_in_the_form_of_the_protocol(mode: str) -> None:
     async with served(limits=Limits(max_message_bytes=1000)).serving() as server:
@@ -239,6 +243,7 @@ async def test_a_request_of_unknown_length_is_bounded_too() -> None:
                     assert (await response.json())["error"]["data"]["code"] == "message_too_large"
 
 
+@pytest.mark.clause("EC-71")
 async def test_too_many_mcp_sessions_are_refused_with_a_time_to_wait() -> None:
     async with served(limits=Limits(max_sessions=2)).serving() as server:
         url = f"{server.url}/mcp"
