@@ -34,8 +34,10 @@ from agent_env.gateway.http import (
     reply_json,
 )
 from agent_env.gateway.journal import Journal
+from agent_env.gateway.policies import REST_SECONDS, OpenPolicy, Policies
 from agent_env.gateway.proxy import ModelCall, ModelRequest
 from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy
+from agent_env.gateway.steering import asked_of, steer
 from agent_env.gateway.tokens import checked_name, checked_secret, new_secret
 from agent_env.net import bearer
 from agent_env.net.uploads import BODY_SECONDS, timely
@@ -59,6 +61,9 @@ one model call |
     | `POST /runs/{run}/collect` `{episodes: [id]}` | admin | the episodes' records, JSON lines in order of arrival |
     | `DELETE /runs/{run}` | admin | closes the run; its journal `{directory}/{run}.jsonl` stays |
     | `DELETE /runs/{run}?journal=drop` | admin | closes the run and deletes its journal |
+    | `GET`, `PUT /runs/{run}/policies/{policy}` | admin | tells what a policy is, and changes it: `{model?, endpoints?, version?}` |
+    | `POST /runs/{run}/policies/{policy}/{pause,drain,resume}` | admin | stops it taking calls, waits for those under way, goes on |
+    | the same below `/policies/{policy}` | admin | of a policy that runs share by its name |
     | `GET /health` | none | `{"status": "healthy", …}` |
 
     A record that was acknowledged is on disk. A run that is opened again with its secret, by this process or a later
@@ -74,6 +79,7 @@ one model call |
         max_reply_bytes: int = MAX_REPLY_BYTES,
         model_seconds: float = MODEL_SECONDS,
         body_seconds: float = BODY_SECONDS,
+        rest_seconds: float = REST_SECONDS,
     ) -> None:
         self.directory = Path(directory)
         self.admin_token = admin_token or secrets.token_urlsafe(32)
@@ -82,6 +88,7 @@ one model call |
         self._model_seconds = model_seconds
         self._body_seconds = body_seconds
         self._runs: dict[str, OpenRun] = {}
+        self._policies = Policies(rest_seconds)
 
     def close(self) -> None:
         """Closes all runs; their journals stay."""
@@ -105,8 +112,9 @@ one model call |
             case "POST", ["runs", run, episode, seat, turn, "v1", *rest] if dialect := BY_PATH.get(tuple(rest)):
                 await self._ask(dialect, (run, episode, seat, turn), scope, receive, send)
             case "GET", ["runs", run, episode, seat, _, "v1", "models"]:
-                policy = self._admit(run, episode, seat, _token(dict(scope["headers"]))).seats[seat]
-                model = {"id": policy.model, "object": "model", "created": 0, "owned_by": "agent-env"}
+                opened = self._admit(run, episode, seat, _token(dict(scope["headers"])))
+                name = opened.seating.played[seat].served.model
+                model = {"id": name, "object": "model", "created": 0, "owned_by": "agent-env"}
                 await reply_json(send, 200, {"object": "list", "data": [model]})
             case "POST", ["runs", run, episode, "records"]:
                 token = bearer(header(scope, b"authorization"))
@@ -121,6 +129,13 @@ one model call |
             case "POST", ["runs"]:
                 self._check_admin(scope)
                 await reply_json(send, 200, self._open(parse(await read_body(scope, receive, self._max_body))))
+            case method, ["runs", run, "policies", *rest]:
+                name, verb = asked_of(method, rest)
+                await self._steer(self._own(scope, run).seating.named(name), verb, scope, receive, send)
+            case method, ["policies", *rest]:
+                self._check_admin(scope)
+                name, verb = asked_of(method, rest)
+                await self._steer(self._policies.named(name), verb, scope, receive, send)
             case "DELETE", ["runs", run]:
                 self._close(self._own(scope, run), drop=scope["query_string"] == b"journal=drop")
                 await reply(send, 200, b"{}")
@@ -142,10 +157,16 @@ one model call |
             found = self._admit(run, episode, seat, _token(headers))
             body = await read_body(scope, receive, self._max_body)
             request = ModelRequest(dialect, body, headers, scope["query_string"])
-            call = ModelCall(found, episode, seat, checked_name("call id", turn), request, self._max_reply)
-            await call.play(receive, send, self._model_seconds)
+            checked_name("call id", turn)
+            with found.seating.played[seat].admit() as admission:
+                call = ModelCall(found, episode, seat, turn, request, admission, self._max_reply)
+                await call.play(receive, send, self._model_seconds)
         except AgentEnvError as error:
             await reply_error(send, error, dialect.refusal(error.http_status, error.to_wire()))
+
+    async def _steer(self, policy: OpenPolicy, verb: str, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(scope, receive, self._max_body)
+        await reply_json(send, 200, await steer(policy, verb, parse(body) if body else None))
 
     def _admit(self, name: str, episode: str, seat: str | None, token: str | None) -> OpenRun:
         """The run that the token opens; which of its parts did not fit is not told."""
@@ -171,15 +192,14 @@ one model call |
     def _open(self, wanted: Any) -> dict[str, str]:
         if not isinstance(wanted, Mapping) or not isinstance(wanted.get("seats"), Mapping) or not wanted["seats"]:
             raise InvalidArguments('a run is opened with {"seats": {seat: {"model": …, "endpoints": [url, …]}}}')
-        seating = Seating(
-            {
-                str(seat): None if to is None else SeatPolicy.from_json(str(seat), to)
-                for seat, to in wanted["seats"].items()
-            }
-        )
+        seats = {
+            str(seat): None if to is None else SeatPolicy.from_json(str(seat), to)
+            for seat, to in wanted["seats"].items()
+        }
         name = checked_name("run", str(wanted.get("run") or new_call_id()))
         secret = checked_secret(wanted.get("secret") or new_secret())
         run = self._runs.get(name)
+        seating = Seating(name, seats, self._policies, None if run is None else run.seating)
         if run is None:
             # The journal is bound to the secret, so it is made last: what was refused must not keep the name.
             self._runs[name] = OpenRun(name, secret, seating, Journal(self.directory / f"{name}.jsonl", name, secret))
@@ -187,10 +207,12 @@ one model call |
             run.seating = seating
         else:
             raise Forbidden(f"the run {name!r} is open with another secret; choose another name")
+        self._policies.hold(name, seating.shared())
         return {"run": name, "secret": secret}
 
     def _close(self, run: OpenRun, *, drop: bool) -> None:
         del self._runs[run.name]
+        self._policies.hold(run.name, ())
         run.journal.close()
         if drop:
             run.journal.path.unlink()

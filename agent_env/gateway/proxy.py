@@ -22,6 +22,7 @@ from agent_env.errors import (
 from agent_env.gateway.capture import StreamCapture, note_missing
 from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
+from agent_env.gateway.policies import Admission
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import NotConnected, Reply, post, too_large
@@ -52,14 +53,24 @@ class ModelCall:
     translated. The record is on disk before the caller has the answer's end.
     """
 
-    def __init__(self, run: OpenRun, episode: str, seat: str, turn: str, request: ModelRequest, max_reply: int) -> None:
+    def __init__(
+        self,
+        run: OpenRun,
+        episode: str,
+        seat: str,
+        turn: str,
+        request: ModelRequest,
+        admission: Admission,
+        max_reply: int,
+    ) -> None:
         dialect = self._dialect = request.dialect
         asked = parse_object(request.body, f"the body of a {dialect.what} must be a JSON object")
         policy = run.seats[seat]
         self._translation, self._upstream = _translation(dialect, policy.dialects, asked)
         mark = mark_of(request.headers)
-        record = CallRecord(new_call_id(), turn, seat, policy.model, episode, run.name, dialect.name)
-        record.policy = policy.model
+        served = admission.served
+        record = CallRecord(new_call_id(), turn, seat, served.model, episode, run.name, dialect.name)
+        record.policy = admission.policy.name
         record.upstream_api = None if self._translation is None else self._upstream.name
         record.stream = bool(asked.get("stream"))
         record.attempt = mark.attempt or None
@@ -70,11 +81,12 @@ class ModelCall:
         self._run = run
         self._max_reply = max_reply
         self._tokens = policy.tokens
-        self._endpoints = run.seating.endpoints(episode, seat, self._upstream.name)
+        self._policy, self._version = admission.policy, served.version
+        self._endpoints = admission.route(self._upstream.name, f"{episode}/{seat}")
         sent = asked if self._translation is None else self._translation.chat
         self._own_logprobs = self._upstream.wants_logprobs(sent)
         sent.update(policy.settings)
-        sent["model"] = policy.model
+        sent["model"] = served.model
         if policy.tokens:
             self._upstream.ask_for_tokens(sent)
         self._sent = dump_read(sent)
@@ -132,9 +144,13 @@ class ModelCall:
         for number in range(tries):
             if number >= len(self._endpoints):
                 await asyncio.sleep(_PAUSE_SECONDS * 2 ** (number - len(self._endpoints)))
+            endpoint = self._endpoints[number % len(self._endpoints)]
             try:
-                return await post(self._endpoints[number % len(self._endpoints)], self._sent, self._passed_on)
+                answer = await post(endpoint, self._sent, self._passed_on)
+                self._policy.wake(endpoint)
+                return answer
             except NotConnected as error:
+                self._policy.rest(endpoint)
                 if number == tries - 1:
                     raise TransportError(str(error)) from error
                 self._record.retries = number + 1
@@ -248,6 +264,8 @@ class ModelCall:
         if error is not None:
             self._tell(error, status)
         self._record.seconds = time.monotonic() - self._begun
+        if self._record.policy_version is None:
+            self._record.policy_version = self._version
         try:
             line = dump_read(self._record.to_json())
         except InvalidArguments as unwritable:

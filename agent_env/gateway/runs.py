@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent_env.errors import InvalidArguments
+from agent_env.errors import InvalidArguments, UnknownTool
 from agent_env.gateway.dialects import DIALECTS
 from agent_env.gateway.journal import Journal
+from agent_env.gateway.policies import OpenPolicy, Policies, Served
 from agent_env.gateway.retries import RecentCalls
 from agent_env.gateway.tokens import checked_name, opens
-from agent_env.gateway.upstream import Endpoint
 
 DEFAULT_DIALECTS = ("chat", "completions")
 """What servers of open models speak, with their tokens."""
@@ -28,6 +27,10 @@ class SeatPolicy:
     know. `dialects` are those that the endpoints are asked in: `chat`, `completions`, `responses`, `messages`. An agent
     that speaks responses or messages to a policy without them is answered through chat completions, which is also the
     one in which servers tell tokens best.
+
+    `policy` is the name by which the policy is paused and published (`PolicyHandle`), and which records tell. Runs that
+    give the same name share the policy, as it is by then; without a name it is the run's own, named after its model.
+    `version` is told in records where the endpoints tell none.
     """
 
     model: str
@@ -36,6 +39,8 @@ class SeatPolicy:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tokens: bool = True
     dialects: tuple[str, ...] = DEFAULT_DIALECTS
+    policy: str | None = None
+    version: Any = None
 
     def to_json(self) -> dict[str, Any]:
         """The policy as `POST /runs` takes it."""
@@ -46,6 +51,8 @@ class SeatPolicy:
             "settings": dict(self.settings),
             "tokens": self.tokens,
             "dialects": list(self.dialects),
+            "policy": self.policy,
+            "version": self.version,
         }
 
     @classmethod
@@ -53,11 +60,9 @@ class SeatPolicy:
         """Reads what `to_json` wrote; raises `InvalidArguments`."""
         if not isinstance(value, Mapping):
             raise InvalidArguments(f'the seat {seat!r} must be {{"model": …, "endpoints": [url, …]}}, not {value!r}')
-        model, endpoints, api_key = value.get("model"), value.get("endpoints"), value.get("api_key")
-        if not isinstance(model, str) or not model:
-            raise InvalidArguments(f"the seat {seat!r} needs the name of a model, not {model!r}")
-        if not isinstance(endpoints, list) or not endpoints or not all(map(_is_url, endpoints)):
-            raise InvalidArguments(f"the seat {seat!r} needs a list of http URLs as endpoints, not {endpoints!r}")
+        model = checked_model(f"the seat {seat!r}", value.get("model"))
+        endpoints = checked_endpoints(f"the seat {seat!r}", value.get("endpoints"))
+        api_key, policy = value.get("api_key"), value.get("policy")
         if api_key is not None and not _is_header(api_key):
             raise InvalidArguments(f"the api_key of the seat {seat!r} must be a string that a header can hold")
         settings = value.get("settings") or {}
@@ -69,8 +74,24 @@ class SeatPolicy:
             raise InvalidArguments(
                 f"the dialects of the seat {seat!r} must be a list of some of {known}, not {dialects!r}"
             )
+        if policy is not None and (not isinstance(policy, str) or not policy):
+            raise InvalidArguments(f"the policy of the seat {seat!r} must be a name, not {policy!r}")
         tokens = value.get("tokens") is not False
-        return cls(model, tuple(endpoints), api_key, dict(settings), tokens, tuple(dialects))
+        return cls(model, endpoints, api_key, dict(settings), tokens, tuple(dialects), policy, value.get("version"))
+
+
+def checked_model(who: str, model: Any) -> str:
+    """The name of a model; raises `InvalidArguments`."""
+    if not isinstance(model, str) or not model:
+        raise InvalidArguments(f"{who} needs the name of a model, not {model!r}")
+    return model
+
+
+def checked_endpoints(who: str, endpoints: Any) -> tuple[str, ...]:
+    """The endpoints of a policy; raises `InvalidArguments`."""
+    if not isinstance(endpoints, list) or not endpoints or not all(map(_is_url, endpoints)):
+        raise InvalidArguments(f"{who} needs a list of http URLs as endpoints, not {endpoints!r}")
+    return tuple(dict.fromkeys(endpoints))
 
 
 def _is_url(value: Any) -> bool:
@@ -89,30 +110,57 @@ def _is_header(value: Any) -> bool:
 
 
 class Seating:
-    """Who plays which seat, ready to be called; a seat without a policy only tells what it did. Raises `InvalidArguments` for a seat that cannot be."""
+    """Who plays which seat, ready to be called; a seat without a policy only tells what it did.
 
-    def __init__(self, seats: Mapping[str, SeatPolicy | None]) -> None:
+    Policies of `before`, the run's seating until now, go on as they are. Raises `InvalidArguments` for a seat that
+    cannot be; nothing is changed until the seating is taken into use.
+    """
+
+    def __init__(
+        self, run: str, seats: Mapping[str, SeatPolicy | None], shared: Policies, before: Seating | None = None
+    ) -> None:
         self.names = frozenset(checked_name("seat", seat) for seat in seats)
         self.policies = {seat: policy for seat, policy in seats.items() if policy is not None}
-        self._endpoints: dict[tuple[str, str], list[Endpoint]] = {}
+        self.played: dict[str, OpenPolicy] = {}
+        earlier = [] if before is None else before.own()
         for seat, policy in self.policies.items():
-            for dialect in map(DIALECTS.__getitem__, policy.dialects):
-                headers = dialect.key_headers(policy.api_key)
-                try:
-                    self._endpoints[seat, dialect.name] = [
-                        Endpoint.of(f"{endpoint.rstrip('/')}/{dialect.path}", headers) for endpoint in policy.endpoints
-                    ]
-                except ValueError as error:
-                    raise InvalidArguments(
-                        f"the seat {seat!r} needs a list of http URLs as endpoints, not {policy.endpoints!r}: {error}"
-                    ) from None
+            try:
+                served = Served(policy.model, policy.endpoints, policy.api_key, policy.version)
+            except ValueError as error:
+                raise InvalidArguments(
+                    f"the seat {seat!r} needs a list of http URLs as endpoints, not {policy.endpoints!r}: {error}"
+                ) from None
+            if policy.policy is None:
+                known = (own for own in (*self.own(), *earlier) if own.declared.same(served))
+                self.played[seat] = next(known, None) or OpenPolicy(policy.model, served, shared.rest_seconds)
+                continue
+            twice = next((open_ for open_ in self.shared() if open_.name == policy.policy), None)
+            if twice is not None and not twice.declared.same(served):
+                raise InvalidArguments(
+                    f"the seat {seat!r} means another model or other endpoints by the policy {policy.policy!r} than a "
+                    "seat before it; give it another name"
+                )
+            self.played[seat] = twice or shared.find(policy.policy, served, run)
 
-    def endpoints(self, episode: str, seat: str, dialect: str) -> list[Endpoint]:
-        """Where the model calls of a seat go, the best place first; it is the same for all calls of an episode, so that
-        a server finds its prefixes cached."""
-        endpoints = self._endpoints[seat, dialect]
-        first = zlib.crc32(episode.encode()) % len(endpoints)
-        return endpoints[first:] + endpoints[:first]
+    def own(self) -> list[OpenPolicy]:
+        """The policies that are this run's alone."""
+        return [open_ for seat, open_ in self.played.items() if self.policies[seat].policy is None]
+
+    def shared(self) -> list[OpenPolicy]:
+        """The policies that other runs may play with too."""
+        return [open_ for seat, open_ in self.played.items() if self.policies[seat].policy is not None]
+
+    def named(self, name: str) -> OpenPolicy:
+        """The policy of a name; raises `UnknownTool`, or `InvalidArguments` when several have the name."""
+        found = {id(policy): policy for policy in self.played.values() if policy.name == name}
+        if not found:
+            known = ", ".join(sorted({repr(policy.name) for policy in self.played.values()})) or "none"
+            raise UnknownTool(f"no seat of the run is played by the policy {name!r}; the policies are {known}")
+        if len(found) > 1:
+            raise InvalidArguments(
+                f"{len(found)} policies of the run are named {name!r}; name them apart by SeatPolicy(policy=…)"
+            )
+        return next(iter(found.values()))
 
 
 class OpenRun:

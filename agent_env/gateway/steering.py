@@ -1,0 +1,101 @@
+"""Steering a policy: what is asked of it over HTTP, checked and done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_env.errors import InvalidArguments, Refusal, UnknownTool
+from agent_env.gateway.policies import OpenPolicy, Served
+from agent_env.gateway.runs import checked_endpoints, checked_model
+
+RETRY_SECONDS = 1.0
+"""When a refused call is told to come back, if nothing else is said."""
+
+PAUSE_SECONDS = 600.0
+"""How long a pause lasts at most, if nothing else is said: whoever paused may have died."""
+
+DRAIN_SECONDS = 60.0
+"""How long calls that are under way are waited for, if nothing else is said."""
+
+_MOST_SECONDS = 24 * 3600.0
+
+VERBS = ("pause", "drain", "resume")
+
+
+def asked_of(method: str, path: Sequence[str]) -> tuple[str, str]:
+    """The name of a policy, which may have slashes as names of models do, and what is asked of it: a verb, "state" or
+    "change". Raises `UnknownTool`."""
+    match method, path:
+        case "GET", [_, *_]:
+            return "/".join(path), "state"
+        case "PUT", [_, *_]:
+            return "/".join(path), "change"
+        case "POST", [_, *_, verb] if verb in VERBS:
+            return "/".join(path[:-1]), verb
+        case _:
+            raise UnknownTool(
+                f"a policy has no {method} {'/'.join(path)!r}; it has GET and PUT of its name, and POST of "
+                f"{', '.join(VERBS)} below it"
+            )
+
+
+async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
+    """Does what is asked, and answers with the state of the policy then.
+
+    | asked | with |
+    |---|---|
+    | `pause` | `{retry_after?, seconds?}`; the answer has `pause`, which ends it |
+    | `drain` | `{seconds?}` |
+    | `resume` | `{pause?}`; without it all pauses end |
+    | `change` | `{model?, endpoints?, version?, replaces?}`; what is left out stays |
+
+    Raises `InvalidArguments`, `DeadlineExceeded` for a drain that takes longer, and `Refusal` for a change that would
+    mix two versions, or of another version than `replaces`.
+    """
+    if wanted is None:
+        wanted = {}
+    if not isinstance(wanted, Mapping):
+        raise InvalidArguments(f"what a policy is asked must be a JSON object, not {wanted!r:.100}")
+    answer: dict[str, Any] = {}
+    match verb:
+        case "pause":
+            retry_after = _seconds(wanted, "retry_after", RETRY_SECONDS)
+            answer["pause"] = policy.pause(retry_after=retry_after, seconds=_seconds(wanted, "seconds", PAUSE_SECONDS))
+        case "drain":
+            await policy.drain(_seconds(wanted, "seconds", DRAIN_SECONDS))
+        case "resume":
+            pause = wanted.get("pause")
+            if pause is not None and not isinstance(pause, str):
+                raise InvalidArguments(f"a pause is told by what `pause` answered, not by {pause!r:.100}")
+            policy.resume(pause)
+        case "change":
+            policy.change(_changed(policy, wanted))
+        case _:
+            pass
+    return policy.state() | answer
+
+
+def _changed(policy: OpenPolicy, wanted: Mapping[str, Any]) -> Served:
+    now = policy.served
+    who = f"the policy {policy.name!r}"
+    if unknown := sorted(wanted.keys() - {"model", "endpoints", "version", "replaces"}):
+        raise InvalidArguments(f"{who} has no {unknown[0]!r} to change; it has model, endpoints and version")
+    if "replaces" in wanted and wanted["replaces"] != now.version:
+        raise Refusal(
+            f"{who} is at version {now.version!r} and not at {wanted['replaces']!r}: somebody else published",
+            version=now.version,
+        )
+    model = checked_model(who, wanted["model"]) if "model" in wanted else now.model
+    endpoints = checked_endpoints(who, wanted["endpoints"]) if "endpoints" in wanted else now.endpoints
+    try:
+        return Served(model, endpoints, now.api_key, wanted.get("version", now.version))
+    except ValueError as error:
+        raise InvalidArguments(f"{who} needs a list of http URLs as endpoints, not {endpoints!r}: {error}") from None
+
+
+def _seconds(wanted: Mapping[str, Any], name: str, default: float) -> float:
+    value = wanted.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
+        raise InvalidArguments(f"{name} must be a number of seconds above 0, up to {_MOST_SECONDS:g}, not {value!r}")
+    return float(value)
