@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from agent_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from agent_env.training.credit import RoleBaseline as RoleBaseline
     from agent_env.training.credit import group_advantages as group_advantages
+    from agent_env.training.learning import credit_rows as credit_rows
     from agent_env.training.learning import learn as learn
     from agent_env.training.plots import plot_curves as plot_curves
     from agent_env.training.policy import Policy as Policy
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Policy": "policy",
     "PolicyServer": "policy_server",
+    "RoleBaseline": "credit",
     "Row": "rows",
     "Scenario": "scenario",
     "Seat": "scenario",
@@ -41,6 +44,7 @@ _HOMES = {
     "TinyLM": "tiny",
     "WordTokenizer": "tiny",
     "collect": "rollouts",
+    "credit_rows": "learning",
     "cut_rows": "rows",
     "group_advantages": "credit",
     "learn": "learning",
@@ -54,6 +58,7 @@ _HOMES = {
 __all__ = [
     "Policy",
     "PolicyServer",
+    "RoleBaseline",
     "Row",
     "Scenario",
     "Seat",
@@ -62,6 +67,7 @@ __all__ = [
     "TinyLM",
     "WordTokenizer",
     "collect",
+    "credit_rows",
     "cut_rows",
     "group_advantages",
     "learn",
