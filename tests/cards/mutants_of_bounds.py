@@ -145,6 +145,13 @@ MUTANTS = (
     ),
     Mutant(
         "EC-76",
+        "asks for peers before a turn",
+        "agent_env.runtime.environment:Runtime.reset",
+        'caller.need("orchestrate", "reset")',
+        "self._talk._peers and await self._talk._peers.open()",
+    ),
+    Mutant(
+        "EC-76",
         "has another code",
         f"{PAIRING}:choose",
         "raise _unmet(card, wanted, matchmaker, auth, error) from error",

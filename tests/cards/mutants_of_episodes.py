@@ -117,6 +117,13 @@ MUTANTS = (
         "session.kept = True; self.sessions._sessions[source.key] = session",
     ),
     Mutant("EC-66", "forks against the card", f"{RUNTIME}.fork", "if not caps.fork:", "if False:"),
+    Mutant(
+        "EC-66",
+        "says nothing of forks on the card",
+        "agent_env.runtime.card:environment_card",
+        "idle_timeout=limits.idle_seconds,\n            fork=info.caps.fork",
+        "idle_timeout=limits.idle_seconds,\n            fork=False",
+    ),
     Mutant("EC-66", "has another code", f"{RUNTIME}.fork", "raise NotSupported(", "raise InvalidArguments("),
     Mutant("EC-67", "releases nothing", f"{RUNTIME}.release", "await self.sessions.remove(session)", "pass"),
     Mutant(

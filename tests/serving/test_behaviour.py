@@ -206,11 +206,11 @@ async def test_a_call_that_is_refused_fails_or_is_cancelled_leaves_its_session_a
         await place.agent.started.acquire()
         turn.cancel()
         await place.agent.cancelled.acquire()
-    short = CallContext().within(0.3)
+    short = CallContext().within(0.5)
     wait = {"name": "chat", "arguments": {"message": "wait"}, "session_id": session_id}
-    await place.refused(lane, "deadline_exceeded", "call_tool", context=short, **wait)
-    await place.agent.started.acquire()
     with anyio.fail_after(20):
+        await place.refused(lane, "deadline_exceeded", "call_tool", context=short, **wait)
+        await place.agent.started.acquire()
         await place.agent.cancelled.acquire()
 
     words = await place.call(lane, "call_tool", name="remember", arguments={"word": "y"}, session_id=session_id)
