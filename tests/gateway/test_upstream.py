@@ -127,7 +127,7 @@ async def test_an_idle_connection_that_its_server_closed_is_not_used_again() -> 
         assert await ask(server) == (200, b"hi")
         await server.ended.wait()
         pool = upstream._pools.get(None)  # pyright: ignore[reportPrivateUsage]
-        while any(pool._idle.values()):  # pyright: ignore[reportPrivateUsage]
+        while any(pool._idle.values()):  # noqa: ASYNC110 - it is the loop that tells  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0)
         assert await ask(server) == (200, b"hi")
         assert server.connections == 2
@@ -196,7 +196,7 @@ async def test_a_caller_that_gives_up_ends_the_servers_work() -> None:
 
 
 async def test_a_host_that_there_is_not_is_not_connected_to() -> None:
-    with pytest.raises(NotConnected, match="http://nowhere.invalid/v1 cannot be reached"):
+    with pytest.raises(NotConnected, match=r"http://nowhere\.invalid/v1 cannot be reached"):
         await post(Endpoint.of("http://nowhere.invalid/v1", {}), b"")
 
 
