@@ -6,6 +6,7 @@
     │   ├── UnknownTool           unknown_tool            call one of the tools that the message lists
     │   ├── UnknownSession        unknown_session         open a new session; this one is gone or never yours
     │   ├── MessageTooLarge       message_too_large       send less
+    │   ├── RequestTimeout        request_timeout         send the request faster, or in one go
     │   ├── UnsupportedContent    unsupported_content     send parts that the card's modes list
     │   ├── NotSupported          not_supported           the agent cannot do this; its card says what it can
     │   ├── Unauthenticated       unauthenticated         send a valid bearer token
@@ -22,6 +23,7 @@
     ├── PeerFailed                peer_failed           an agent that this one called failed; `data` has its error
     ├── TransportError            transport_error       the other side could not be reached, or the connection broke
     ├── ProtocolError             protocol_error        the other side answered what its protocol does not allow
+    ├── PublishFailed             publish_failed        the version before is served everywhere; `data["failures"]` has who said what
     ├── InvalidCard               invalid_card          the card has the problems that `data["problems"]` lists
     ├── HubError                                        the hub cannot do what was asked
     │   ├── NameNotFound          name_not_found          the message has the closest names
@@ -106,6 +108,14 @@ class MessageTooLarge(RequestError):
 
     code = "message_too_large"
     http_status = 413
+
+
+class RequestTimeout(RequestError):
+    """The request did not arrive in time; nothing was done."""
+
+    code = "request_timeout"
+    http_status = 408
+    retryable = True
 
 
 class UnsupportedContent(RequestError):
@@ -215,6 +225,16 @@ class ProtocolError(AgentEnvError):
     """The other side answered something that its protocol does not allow."""
 
     code = "protocol_error"
+    http_status = 502
+
+
+class PublishFailed(AgentEnvError):
+    """New weights could not be put in place everywhere, so the version before is served everywhere.
+
+    `data["failures"]` has the `endpoint`, the `status` (None if it did not answer) and what it `said`, for each.
+    """
+
+    code = "publish_failed"
     http_status = 502
 
 

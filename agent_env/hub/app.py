@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -18,6 +19,7 @@ from agent_env.hub.facts import parsed_card
 from agent_env.hub.local import LocalHub
 from agent_env.net import Limits, Tokens, is_loopback, require
 from agent_env.net.refusals import error_headers
+from agent_env.net.uploads import TimelyBodies
 
 PUBLISH_SCOPE = "publish"
 """The scope that a token needs to change anything in a hub that asks for tokens."""
@@ -43,7 +45,8 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
     are POST `/v1/publish`, `yank`, `unyank`, `deprecate`, `prune`, `register`, `renew`, `release`, `doubt`,
     `claim_launch` and `end_launch`, each with a JSON body. Errors are `{"error": {code, message, retryable, data}}`.
     """
-    api = _Api(hub, tokens or None, (limits or Limits()).max_message_bytes)
+    limits = limits or Limits()
+    api = _Api(hub, tokens or None, limits.max_message_bytes)
     reads: dict[str, Handler] = {
         "resolve": api.resolve,
         "list": api.list,
@@ -72,7 +75,12 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
         async with hub:
             yield
 
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Exception: _crashed, 404: _unknown})
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(TimelyBodies, seconds=limits.body_seconds)],
+        exception_handlers={Exception: _crashed, 404: _unknown},
+    )
 
 
 class _Api:

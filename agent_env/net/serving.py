@@ -17,6 +17,7 @@ import uvicorn
 
 from agent_env.errors import ConfigurationError
 from agent_env.net.garbage import collect_rarely
+from agent_env.net.protocols import HttpConnection, SocketConnection
 
 log = logging.getLogger("agent_env.net")
 
@@ -28,6 +29,9 @@ end, which is closed however it dies, on every system."""
 
 KEEP_ALIVE_SECONDS = 60
 """How long an idle connection is kept: longer than the shared client keeps one, so that it never uses a closing one."""
+
+PING_SECONDS = 20.0
+"""How often a WebSocket is asked whether its client is there, and how long that may take to answer."""
 
 LIFESPAN_SECONDS = 15.0
 """How long an app may take to end, once its last request has ended, before it is left behind."""
@@ -79,8 +83,10 @@ async def served(
             log_config=None,
             access_log=False,
             interface="asgi3",
-            http="httptools",
-            ws="none" if max_frame_bytes is None else "auto",
+            http=HttpConnection,
+            ws="none" if max_frame_bytes is None else SocketConnection,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PING_SECONDS,
             ws_max_size=max_frame_bytes or 0,
             ws_per_message_deflate=False,
             lifespan="on" if lifespan else "off",

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from agent_env.errors import AgentEnvError, UnknownTool
 from agent_env.net.refusals import error_headers
+from agent_env.net.uploads import TimelyBodies
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.access import Access
 from agent_env.serving.address import PublicAddress
@@ -53,7 +54,7 @@ def build_app(runtime: Runtime, card: EnvironmentCard, access: Access, address: 
     app.router.routes.append(Route(CARD_PATH, environment_card, methods=["GET", "HEAD"]))
     for face in faces:
         app.router.routes.extend(face.routes())
-    return app
+    return TimelyBodies(app, seconds=runtime.definition.limits.body_seconds)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

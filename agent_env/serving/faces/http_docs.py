@@ -42,6 +42,7 @@ _ERRORS: Final = {
     401: "A bearer token is needed.",
     403: "The token lacks a scope, or the page that calls is not this server's.",
     404: "No such tool, or no such session for this caller.",
+    408: "The request did not arrive in time.",
     409: "Refused before any work: too deep, a cycle, no calls left.",
     413: "The message is too large.",
     415: "The body is not declared as JSON, or has parts that this agent cannot read.",

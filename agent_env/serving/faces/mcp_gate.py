@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -82,16 +82,24 @@ class Gate:
             await answer(send, b"", 405, {"allow": "POST, DELETE"}, kind=b"text/plain")
             return
         visit = Visit(principal)
+        refusals: list[AgentEnvError] = []
 
         async def receive_until_gone() -> Message:
-            message = await receive()
+            try:
+                message = await receive()
+            except AgentEnvError as error:
+                refusals.append(error)
+                raise
             if message["type"] == "http.disconnect":
                 for task in visit.calls:
                     task.cancel()
             return message
 
         scope = {**scope, _VISIT: visit, "user": _user(principal)}
-        await self._app(scope, receive_until_gone, _in_our_words(send, self._max_body_bytes))
+        try:
+            await self._app(scope, receive_until_gone, _in_our_words(send, self._max_body_bytes, refusals))
+        except AgentEnvError as error:
+            await _refuse(send, error)
 
 
 def _user(principal: Principal) -> AuthenticatedUser:
@@ -99,14 +107,14 @@ def _user(principal: Principal) -> AuthenticatedUser:
     return AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=sorted(principal.scopes)))
 
 
-def _in_our_words(send: Send, max_body_bytes: int) -> Send:
-    """Says what the SDK says by a bare status in our own form."""
+def _in_our_words(send: Send, max_body_bytes: int, refusals: Sequence[AgentEnvError]) -> Send:
+    """Says what the SDK says by a bare status, or of one of our refusals, in our own form."""
     refused = False
 
     async def send_refusal(message: Message) -> None:
         nonlocal refused
         if message["type"] == "http.response.start":
-            error = _refusal(message["status"], max_body_bytes)
+            error = refusals[0] if refusals else _refusal(message["status"], max_body_bytes)
             if error is not None:
                 refused = True
                 await _refuse(send, error)

@@ -15,7 +15,7 @@ from agent_env.client.environment import Environment
 from agent_env.client.lanes.websocket import close_sockets
 from agent_env.net.limits import Limits
 from agent_env.serving.environment import AgentEnvironment
-from agent_env.serving.faces import websocket, websocket_outbox
+from agent_env.serving.faces import websocket_connection, websocket_outbox
 from agent_env.serving.server import Server
 from agent_env_wrappers.contract import Done, Event, ToolCall
 
@@ -46,7 +46,7 @@ class Agent:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_outbox, "LEAST_BYTES", 20 * LARGE)  # each answer has its text twice
-    monkeypatch.setattr(websocket, "ROOM_SECONDS", 0.05)
+    monkeypatch.setattr(websocket_connection, "ROOM_SECONDS", 0.05)
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def test_a_client_that_acknowledges_nothing_is_held_up_until_it_does(narro
 async def test_a_call_that_waits_for_room_begins_when_the_client_makes_some(
     narrow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "ROOM_SECONDS", 20)
+    monkeypatch.setattr(websocket_connection, "ROOM_SECONDS", 20)
     async with serving(Agent(), limits=Limits(max_message_bytes=1000)) as server, opened(server) as (socket, _):
         for id in range(10):
             await socket.send_json([call(id, "long")])
@@ -136,7 +136,7 @@ async def test_what_is_no_message_is_answered_a_few_times_and_then_closes_the_so
             await socket.send_json([{"x": "y" * 150}] * 1000)
         code, came = await closing(socket)
         assert code == 1008
-        assert len(came) <= websocket.MAX_STRAYS
+        assert len(came) <= websocket_connection.MAX_STRAYS
         await agent.cancelled.wait()
 
 
