@@ -45,6 +45,7 @@ class Call:
         self._request = request
         self._parent = context.call_id or None
         self._session = session
+        self._abandoned = definition.abandoned
         self.frame = Frame(
             trace_id=context.trace_id,
             call_id=new_call_id(),
@@ -92,16 +93,13 @@ class Call:
         return result
 
     async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs the owner's own function inside the call's frame and deadline."""
-        limit = asyncio.timeout(self.frame.seconds_left())
-        try:
-            with entered(self.frame):
-                async with limit:
-                    return await work
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise self._late() from None
+        """Runs the owner's own function inside the call's frame and deadline, and leaves it behind as `play` does."""
+        with entered(self.frame):
+            task = self._abandoned.start(work)
+        if not await self._abandoned.wait(task, self.frame.seconds_left(), f"{self._tool!r} of {self.frame.agent}"):
+            raise self._late()
+        result: T = await task
+        return result
 
     def _in_time(self, error: AgentEnvError) -> AgentEnvError:
         """The error, or `DeadlineExceeded` where a peer failed for no other reason: both have the same deadline, and

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.net.limits import Limits
+from agent_env.runtime.abandoned import Abandoned
 from agent_env.runtime.declared import Declared
 from agent_env.runtime.sessions import Session
 from agent_env_cards import Need, Offer
@@ -33,6 +34,11 @@ class Definition:
     needs: Sequence[Need] = ()
     offers: Offer | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    abandoned: Abandoned = field(init=False)
+
+    def __post_init__(self) -> None:
+        # It outlives the runtimes that are made of this one after the other, as what it counts does.
+        self.abandoned = Abandoned(min(self.limits.max_abandoned, self.limits.max_sessions))
 
     @property
     def identity(self) -> str:

@@ -91,6 +91,7 @@ class Owned:
 
     async def _run(self, call: Call, declared: Declared, keywords: Mapping[str, Any], view: SessionView | None) -> Any:
         who = f"{declared.name!r} of {self._definition.identity}"
+        self._definition.abandoned.check(self._definition.identity)
         return await call.bounded(attributed(declared.run(keywords, {"session": view}), who))
 
     def _json(self, declared: Declared, value: Any) -> Any:

@@ -111,9 +111,9 @@ class Talk:
             raise InvalidArguments(f"this session has had its {limit} turns; reset it, or open a new session")
 
     async def _play(self, turn: Turn, call: Call, on_event: OnEvent | None) -> Done | Interrupt:
-        agent = self._definition.identity
+        agent, abandoned = self._definition.identity, self._definition.abandoned
         if self._turns is None:
-            return await play(self._definition.wrapper, turn, call.frame, on_event, agent=agent)
+            return await play(self._definition.wrapper, turn, call.frame, on_event, agent=agent, abandoned=abandoned)
         if any(link.environment == agent for link in call.frame.chain[:-1]):
             raise ReentrantCall(
                 f"{agent} plays one turn at a time, and the chain of this call waits for one already; serve it with "
@@ -121,7 +121,7 @@ class Talk:
             )
         await acquire(self._turns, call.frame.seconds_left(), f"another conversation of {agent}")
         try:
-            return await play(self._definition.wrapper, turn, call.frame, on_event, agent=agent)
+            return await play(self._definition.wrapper, turn, call.frame, on_event, agent=agent, abandoned=abandoned)
         finally:
             self._turns.release()
 

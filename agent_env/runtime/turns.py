@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from agent_env.context import Frame, entered
 from agent_env.errors import AgentEnvError, AgentFailed, AtCapacity, DeadlineExceeded, NotSupported, PeerFailed
+from agent_env.runtime.abandoned import RETRY_SECONDS, Abandoned
 from agent_env_wrappers.contract import AgentError, Done, Event, Interrupt, Turn, WrapError, Wrapper
 
 log = logging.getLogger("agent_env.runtime")
@@ -20,27 +21,19 @@ T = TypeVar("T")
 
 _WHAT_NOW = "its session is as before the call. The log of its server has the details"
 
-RETRY_SECONDS = 1.0
-"""Seconds after which a turn may be tried again that the agent had no room for."""
 
-CANCEL_GRACE = 1.0
-"""Seconds that a cancelled agent has to clean up before it is left behind."""
-
-
-async def play(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | None, *, agent: str) -> Done | Interrupt:
+async def play(
+    wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | None, *, agent: str, abandoned: Abandoned
+) -> Done | Interrupt:
     """Plays one turn in a task of its own and returns its terminal event.
 
     A task of its own, because an agent that swallows its cancellation must not hold its caller. Raises
-    `DeadlineExceeded` when the frame's deadline passes, `PeerFailed` or `AgentFailed` when the agent raises.
+    `DeadlineExceeded` when the frame's deadline passes, `PeerFailed` or `AgentFailed` when the agent raises, and
+    `AtCapacity` when too many of its turns were left behind.
     """
-    task = asyncio.get_running_loop().create_task(_drive(wrapper, turn, frame, on_event, agent))
-    try:
-        done, _ = await asyncio.wait({task}, timeout=frame.seconds_left())
-    except asyncio.CancelledError:
-        await _stop(task, agent)
-        raise
-    if not done:
-        await _stop(task, agent)
+    abandoned.check(agent)
+    task = abandoned.start(_drive(wrapper, turn, frame, on_event, agent))
+    if not await abandoned.wait(task, frame.seconds_left(), agent):
         raise DeadlineExceeded(
             f"{agent} did not answer before the deadline; its session is as before the call. Allow more time, or ask "
             "for less"
@@ -52,20 +45,6 @@ async def play(wrapper: Wrapper, turn: Turn, frame: Frame, on_event: OnEvent | N
 
 def _cancelled_itself(agent: str) -> AgentFailed:
     return AgentFailed(f"{agent} cancelled itself; its session is as before the call", agent=agent)
-
-
-async def _stop(task: asyncio.Task[Any], agent: str) -> None:
-    task.cancel()
-    # Whatever it still does, nobody will ask for its result.
-    task.add_done_callback(_ignore)
-    done, _ = await asyncio.wait({task}, timeout=CANCEL_GRACE)
-    if not done:
-        log.warning("%s ignores its cancellation; its turn is left behind", agent)
-
-
-def _ignore(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 class _ListenerFailed(Exception):

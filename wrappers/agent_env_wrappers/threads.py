@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from agent_env_wrappers.contract import AgentError
 
@@ -54,6 +55,7 @@ class _Work:
         self.abandoned = False
         self.ended = False
         self.waits: set[concurrent.futures.Future[Any]] = set()
+        self.watch = _watch.get()
 
     def emit(self, item: object) -> None:
         """Hands a piece over; waits while too many are unread. Raises `TurnAbandoned` after a cancel."""
@@ -86,6 +88,31 @@ class _Work:
             # The loop is closed: the program is over for whoever waited, and so is this thread.
             if not self.loop.is_closed():
                 raise
+
+
+class Watch(Protocol):
+    """Is told of the threads that are left behind; from any thread, and must not block."""
+
+    def left(self) -> None:
+        """A thread was abandoned and still runs."""
+        ...
+
+    def ended(self) -> None:
+        """A thread that was abandoned has ended."""
+        ...
+
+
+_watch: ContextVar[Watch | None] = ContextVar("agent_env_wrappers_watch", default=None)
+
+
+@contextmanager
+def watched(watch: Watch) -> Generator[None]:
+    """Has a watch told of the threads that the code inside begins, in the tasks that it starts as well."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 _current: ContextVar[_Work | None] = ContextVar("agent_env_wrappers_thread", default=None)
@@ -150,6 +177,8 @@ class Threads:
             with self._lock:
                 if job.abandon():
                     self._leaked += 1
+                    if job.watch is not None:
+                        job.watch.left()
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs a blocking function in a thread and returns what it returns."""
@@ -174,6 +203,8 @@ class Threads:
             self._running -= 1
             if job.abandoned:
                 self._leaked -= 1
+                if job.watch is not None:
+                    job.watch.ended()
 
 
 def blocking(loop: asyncio.AbstractEventLoop, acall: Callable[P, Awaitable[R]]) -> Callable[P, R]:
