@@ -19,6 +19,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool
 from agent_env.errors import ConfigurationError, TransportError
 from agent_env.hub.location import Location
 from agent_env.hub.schema import VERSION, migrate, version_of
+from agent_env.net.wire_logs import keep_from_logs
 
 _BUSY_SECONDS = 15.0
 _WRITE = "agent_env_write"
@@ -129,6 +130,7 @@ def _prepare(file: Path) -> None:
 
 def _engine(location: Location) -> AsyncEngine:
     sqlite = location.url.startswith("sqlite")
+    keep_from_logs("aiosqlite")  # leases are secrets
     try:
         engine = create_async_engine(
             location.url,

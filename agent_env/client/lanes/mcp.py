@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agent_env.client.lanes.contract import OnEvent, Outgoing
 from agent_env.client.lanes.deadline import in_time
 from agent_env.errors import TransportError
+from agent_env.net.wire_logs import keep_from_logs
 
 if TYPE_CHECKING:
     from agent_env.client.lanes.mcp_connection import Connection, Pool
@@ -24,6 +25,7 @@ class McpLane:
     name: ClassVar[str] = "mcp"
 
     def __init__(self, url: str, token: str | None = None) -> None:
+        keep_from_logs("mcp")
         self._url = url
         self._token = token
         self._connection: Connection | None = None

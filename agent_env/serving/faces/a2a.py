@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from agent_env.errors import AgentEnvError
 from agent_env.net.a2a_wire import parse
+from agent_env.net.wire_logs import keep_from_logs
 from agent_env.serving.address import ADDRESS_HEADERS
 from agent_env.serving.documents import answer_document, entity_tag
 from agent_env.serving.faces.a2a_errors import jsonrpc_response, rest_response
@@ -45,6 +46,7 @@ class A2aFace:
     """
 
     def __init__(self, site: Site, *, message_seconds: float = MESSAGE_SECONDS) -> None:
+        keep_from_logs("a2a", "sse_starlette")
         self._site = site
         card = parse(agent_card(site.card, base_url=site.address.fallback), AgentCard())
         self._handler = MessageHandler(site, card, message_seconds=message_seconds)

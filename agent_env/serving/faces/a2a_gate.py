@@ -44,7 +44,7 @@ class Exchange:
     """
 
     principal: Principal
-    headers: Headers
+    headers: Headers = field(repr=False)
     client_host: str | None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     answered: bool = False

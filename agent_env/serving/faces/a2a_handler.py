@@ -27,6 +27,7 @@ from a2a.types import (
     Task,
     TaskState,
 )
+from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.errors import A2AError, UnsupportedOperationError
 from starlette.requests import Request
 
@@ -47,6 +48,7 @@ PARKED_SECONDS: Final = 30.0
 """How long the SDK keeps a task that waits for its caller in the air; after that it is made again from the store."""
 
 _EXCHANGE: Final = "agent_env.exchange"
+_VERSION: Final = VERSION_HEADER.lower()
 
 
 class ExchangeContext(ServerCallContextBuilder):
@@ -58,7 +60,8 @@ class ExchangeContext(ServerCallContextBuilder):
         requested = [value for name in EXTENSION_HEADERS for value in request.headers.getlist(name)]
         return ServerCallContext(
             user=Owner(exchange.principal.id),
-            state={"headers": dict(request.headers), _EXCHANGE: exchange},
+            # The version is all that the SDK reads of the headers; it logs what it is given.
+            state={"headers": {_VERSION: request.headers.get(_VERSION, "")}, _EXCHANGE: exchange},
             requested_extensions=get_requested_extensions(requested),
         )
 

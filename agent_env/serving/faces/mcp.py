@@ -31,6 +31,7 @@ from agent_env.net.mcp_verbs import (
     VERB_OF,
     rpc_code,
 )
+from agent_env.net.wire_logs import keep_from_logs
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.turns import OnEvent
 from agent_env.runtime.verbs import perform
@@ -60,6 +61,7 @@ class McpFace:
     """
 
     def __init__(self, site: Site, *, mirror_session_id: bool = False) -> None:
+        keep_from_logs("mcp", "sse_starlette")
         definition = site.runtime.definition
         self._site = site
         self._catalogue = Catalogue(site.runtime, mirror_session_id=mirror_session_id)
