@@ -156,7 +156,7 @@ one model call |
         try:
             found = self._admit(run, episode, seat, _token(headers))
             body = await read_body(scope, receive, self._max_body)
-            request = ModelRequest(dialect, body, headers, scope["query_string"])
+            request = ModelRequest(dialect, body, headers)
             checked_name("call id", turn)
             with found.seating.played[seat].admit() as admission:
                 call = ModelCall(found, episode, seat, turn, request, admission, self._max_reply)

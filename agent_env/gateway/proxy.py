@@ -37,12 +37,11 @@ _PAUSE_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What an agent sent: in which dialect, its body, its headers (lower-case names) and its query."""
+    """What an agent sent: in which dialect, its body, and its headers (lower-case names)."""
 
     dialect: Dialect
     body: bytes
     headers: Mapping[bytes, bytes]
-    query: bytes = b""
 
 
 class ModelCall:

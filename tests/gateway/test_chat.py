@@ -95,6 +95,7 @@ async def test_a_server_that_gives_no_tokens_leaves_a_record_that_says_so(
     (record,) = await records(run)
     assert record["status"] == "ok"
     assert not {"token_ids", "prompt_token_ids", "logprobs", "policy_version", "usage"} & record.keys()
+    assert record["missing"] == dict.fromkeys(("prompt_token_ids", "token_ids", "logprobs"), "not_given")
 
 
 async def test_a_seat_without_tokens_asks_for_nothing_and_settings_go_before_the_agents_own(
@@ -103,8 +104,13 @@ async def test_a_seat_without_tokens_asks_for_nothing_and_settings_go_before_the
     seat = SeatPolicy("gpt", (upstream.url,), "vendor-key", {"temperature": 0.0}, tokens=False)
     async with await RunHandle.open(gateway, ADMIN, {"a": seat}) as run:
         await chat(run.episode("e1", "a"), {"messages": [], "temperature": 1.0})
+        (record,) = await records(run)
+        (record,) = await records(run)
+    assert (record["temperature"], record["request"]["temperature"]) == (0.0, 1.0)
     assert upstream.asked == [{"messages": [], "temperature": 0.0, "model": "gpt"}]
     assert upstream.headers[0]["authorization"] == "Bearer vendor-key"
+    told = {"token_ids": [8, 9, 1], "logprobs": [-1.0, -0.5, -0.25]}
+    assert "missing" not in record and told.items() <= record.items()
 
 
 async def test_no_key_and_no_token_of_the_caller_go_upstream(
