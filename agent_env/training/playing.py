@@ -97,10 +97,8 @@ class Player:
                     episode.info["result"] = _plain(result)
             except Exception as error:  # noqa: BLE001 - a bad task is data, and the others go on
                 fail(episode, self._late() if limit.expired() else error)
-            except asyncio.CancelledError:
-                if self.stopping:
-                    raise
-                _uncancel()
+            except asyncio.CancelledError as cancelled:
+                self._bear(cancelled)
                 episode.fail(asyncio.CancelledError("the program cancelled itself"))
         return episode
 
@@ -114,6 +112,18 @@ class Player:
             del episode.rewards[given:]  # half a score is none
             late = DeadlineExceeded(f"the score took more than {self._seconds} seconds; allow more time")
             episode.fail(late if limit.expired() else error, boundary="reward")
+        except asyncio.CancelledError as cancelled:
+            self._bear(cancelled)
+            del episode.rewards[given:]
+            episode.fail(asyncio.CancelledError("the score cancelled itself"), boundary="reward")
+
+    def _bear(self, cancelled: asyncio.CancelledError) -> None:
+        """Goes on after a cancellation that came out of the scenario's own code; raises one that came from us."""
+        if self.stopping:
+            raise cancelled
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
 
     async def aclose(self) -> None:
         """Ends what is still being asked of the gateway."""
@@ -201,12 +211,6 @@ async def _outcome(team: Team) -> AgentEnvError | None:
     except AgentEnvError as error:
         return error
     return None
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 def _plain(result: Any) -> Json:

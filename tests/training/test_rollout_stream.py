@@ -295,12 +295,17 @@ async def test_a_score_that_fails_belongs_to_the_reward_and_leaves_none() -> Non
             raise AgentFailed("the judge is out of order")
         return {"team": {"x": 0.5}}
 
+    def cancelled(episode: Episode) -> Any:
+        raise asyncio.CancelledError
+
     async def endless(episode: Episode) -> None:
         await asyncio.Event().wait()
 
     (episode,) = await collect(rollout(Scenario(same, half), [0]))
     assert not episode.ok and episode.reward() is None and not episode.rewards
     assert (episode.failures[0].boundary, episode.failures[0].code) == ("reward", "ValueError")
+    (episode,) = await collect(rollout(Scenario(same, cancelled), [0]))
+    assert (episode.failures[0].boundary, episode.failures[0].code) == ("reward", "CancelledError")
     episodes = await collect(rollout(Scenario(same, judge), [0, 1]))
     assert [(episode.ok, episode.reward()) for episode in episodes] == [(True, 0.5), (False, None)]
     assert episodes[1].failures[0].boundary == "reward"
