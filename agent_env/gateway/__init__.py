@@ -3,8 +3,20 @@
 from agent_env.gateway.app import Gateway
 from agent_env.gateway.client import RunHandle
 from agent_env.gateway.collector_client import RunRecorder
+from agent_env.gateway.policy_client import PolicyHandle, PolicyState
 from agent_env.gateway.runs import SeatPolicy
 from agent_env.gateway.server import GatewayProcess, launched, running
 from agent_env.gateway.tokens import mint_token
 
-__all__ = ["Gateway", "GatewayProcess", "RunHandle", "RunRecorder", "SeatPolicy", "launched", "mint_token", "running"]
+__all__ = [
+    "Gateway",
+    "GatewayProcess",
+    "PolicyHandle",
+    "PolicyState",
+    "RunHandle",
+    "RunRecorder",
+    "SeatPolicy",
+    "launched",
+    "mint_token",
+    "running",
+]

@@ -12,6 +12,7 @@ import aiohttp
 
 from agent_env.context import Route, Run
 from agent_env.errors import ProtocolError
+from agent_env.gateway.policy_client import PolicyHandle
 from agent_env.gateway.runs import SeatPolicy
 from agent_env.gateway.tokens import checked_name, mint_token
 from agent_env.net import bearer_headers, error_of, post_json, request_json, shared_http, transport_errors
@@ -48,6 +49,7 @@ class RunHandle:
         self.secret = secret
         self.seats = dict(seats)
         self.keep_journal = keep_journal
+        self._admin_token = admin_token
         self._headers = bearer_headers(admin_token)
 
     @classmethod
@@ -84,6 +86,11 @@ class RunHandle:
             for name, policy in self.seats.items()
         }
         return Run(self.gateway, self.run, episode, seat, routes)
+
+    def policy(self, name: str) -> PolicyHandle:
+        """A policy of the run's seats, to be paused and changed: by `SeatPolicy.policy`, or by its model where that is
+        None."""
+        return PolicyHandle(self.gateway, self._admin_token, name, run=self.run)
 
     async def collect(self, episodes: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         """The records of episodes so far, in JSON form and the order of their arrival; every id has an entry."""

@@ -85,10 +85,10 @@ class OpenPolicy:
             )
         return Admission(self)
 
-    def pause(self, *, retry_after: float, seconds: float) -> str:
+    def pause(self, *, retry_after: float, seconds: float, pause: str | None = None) -> str:
         """Takes no call until `resume` gets what this returns, and no longer than `seconds`; refused calls are told to
-        come back after `retry_after` seconds. Who else pauses it is not affected."""
-        pause = secrets.token_hex(8)
+        come back after `retry_after` seconds. Pauses of other names are not affected."""
+        pause = pause or secrets.token_hex(8)
         self._pauses[pause] = _Pause(time.monotonic() + seconds, retry_after)
         return pause
 

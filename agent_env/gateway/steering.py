@@ -45,7 +45,7 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
 
     | asked | with |
     |---|---|
-    | `pause` | `{retry_after?, seconds?}`; the answer has `pause`, which ends it |
+    | `pause` | `{retry_after?, seconds?, pause?}`; the answer has `pause`, its name |
     | `drain` | `{seconds?}` |
     | `resume` | `{pause?}`; without it all pauses end |
     | `change` | `{model?, endpoints?, version?, replaces?}`; what is left out stays |
@@ -61,14 +61,12 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
     match verb:
         case "pause":
             retry_after = _seconds(wanted, "retry_after", RETRY_SECONDS)
-            answer["pause"] = policy.pause(retry_after=retry_after, seconds=_seconds(wanted, "seconds", PAUSE_SECONDS))
+            seconds = _seconds(wanted, "seconds", PAUSE_SECONDS)
+            answer["pause"] = policy.pause(retry_after=retry_after, seconds=seconds, pause=_pause(wanted))
         case "drain":
             await policy.drain(_seconds(wanted, "seconds", DRAIN_SECONDS))
         case "resume":
-            pause = wanted.get("pause")
-            if pause is not None and not isinstance(pause, str):
-                raise InvalidArguments(f"a pause is told by what `pause` answered, not by {pause!r:.100}")
-            policy.resume(pause)
+            policy.resume(_pause(wanted))
         case "change":
             policy.change(_changed(policy, wanted))
         case _:
@@ -92,6 +90,13 @@ def _changed(policy: OpenPolicy, wanted: Mapping[str, Any]) -> Served:
         return Served(model, endpoints, now.api_key, wanted.get("version", now.version))
     except ValueError as error:
         raise InvalidArguments(f"{who} needs a list of http URLs as endpoints, not {endpoints!r}: {error}") from None
+
+
+def _pause(wanted: Mapping[str, Any]) -> str | None:
+    pause = wanted.get("pause")
+    if pause is not None and (not isinstance(pause, str) or not 0 < len(pause) <= 128):
+        raise InvalidArguments(f"a pause has a name of up to 128 characters, not {pause!r:.200}")
+    return pause
 
 
 def _seconds(wanted: Mapping[str, Any], name: str, default: float) -> float:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from agent_env.training.policy import Policy as Policy
     from agent_env.training.policy_server import PolicyServer as PolicyServer
     from agent_env.training.progress import rollout_progress as rollout_progress
+    from agent_env.training.publishing import InMemory as InMemory
+    from agent_env.training.publishing import PublishedPolicy as PublishedPolicy
+    from agent_env.training.publishing import Publisher as Publisher
     from agent_env.training.rollouts import collect as collect
     from agent_env.training.rollouts import rollout as rollout
     from agent_env.training.rows import Row as Row
@@ -30,18 +33,23 @@ if TYPE_CHECKING:
     from agent_env.training.tiny import WordTokenizer as WordTokenizer
     from agent_env.training.tiny import make_model as make_model
     from agent_env.training.update import Settings as Settings
+    from agent_env.training.vllm import VllmLora as VllmLora
     from agent_env.training.warm import warm_start as warm_start
 
 _HOMES = {
+    "InMemory": "publishing",
     "Policy": "policy",
     "PolicyServer": "policy_server",
     "RoleBaseline": "credit",
+    "PublishedPolicy": "publishing",
+    "Publisher": "publishing",
     "Row": "rows",
     "Scenario": "scenario",
     "Seat": "scenario",
     "Settings": "update",
     "Team": "team",
     "TinyLM": "tiny",
+    "VllmLora": "vllm",
     "WordTokenizer": "tiny",
     "collect": "rollouts",
     "credit_rows": "learning",
@@ -56,8 +64,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "InMemory",
     "Policy",
     "PolicyServer",
+    "PublishedPolicy",
+    "Publisher",
     "RoleBaseline",
     "Row",
     "Scenario",
@@ -65,6 +76,7 @@ __all__ = [
     "Settings",
     "Team",
     "TinyLM",
+    "VllmLora",
     "WordTokenizer",
     "collect",
     "credit_rows",

@@ -1,0 +1,124 @@
+"""Publishing to vLLM servers: LoRA adapters that are loaded while the servers run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import secrets
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+
+from agent_env.errors import AgentEnvError
+from agent_env.gateway import PolicyState
+from agent_env.net import bearer_headers, shared_http, transport_errors
+from agent_env.training.publishing import failure, publish_failed
+
+log = logging.getLogger("agent_env.training")
+
+_UNDO_SECONDS = 30.0
+_SHOWN = 500
+
+
+class VllmLora:
+    """Puts LoRA adapters in place at vLLM servers, while they run.
+
+        solver = PublishedPolicy(run.policy("solver"), VllmLora())
+        learner.save("/shared/solver-3")                  # a directory that every server sees under this path
+        await solver.publish("/shared/solver-3")
+
+    Each version is an adapter of a name of its own, which the policy's model becomes: no server can answer with
+    another one's weights, and none finds the cache of an earlier adapter of its name. `keep` says how many earlier
+    versions stay loaded, for opponents and judges of the past. `seconds` bounds the loading, `api_key` is that of the
+    servers' `--api-key`.
+
+    Servers run with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. What is asked of them is
+    `POST …/v1/load_lora_adapter {lora_name, lora_path}` and `POST …/v1/unload_lora_adapter {lora_name}`
+    (docs.vllm.ai, "LoRA Adapters": dynamically serving; vllm-project/vllm `entrypoints/serve/lora/api_router.py`).
+    """
+
+    version = None
+
+    def __init__(self, *, api_key: str | None = None, keep: int = 0, seconds: float = 120.0) -> None:
+        self.seconds = seconds
+        self.keep = keep
+        self._headers = {} if api_key is None else bearer_headers(api_key)
+        self._loaded: dict[str, list[str]] = {}
+
+    @asynccontextmanager
+    async def loading(
+        self, weights: str | os.PathLike[str], state: PolicyState, version: int
+    ) -> AsyncGenerator[str, None]:
+        """Loads the adapter of a directory; see `Publisher`. A text is passed on as it is, a path as an absolute one."""
+        # A name that was never there before: one that failed to unload, or an earlier trainer's, is not in the way.
+        name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', state.policy)}-v{version}-{secrets.token_hex(3)}"
+        wanted = {"lora_name": name, "lora_path": _path(weights)}
+        try:
+            if failures := await self._everywhere(state.endpoints, "load_lora_adapter", wanted, self.seconds):
+                raise publish_failed(state, failures)
+            yield name
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._unload(state.endpoints, name)
+            raise
+        loaded = self._loaded.setdefault(state.policy, [])
+        loaded.append(name)
+        while len(loaded) > self.keep + 1:
+            await self._unload(state.endpoints, loaded.pop(0))
+
+    async def _unload(self, endpoints: Iterable[str], name: str) -> None:
+        """Lets an adapter go; a server that keeps it only has less room, which vLLM makes by itself when it needs some."""
+        failures = await self._everywhere(endpoints, "unload_lora_adapter", {"lora_name": name}, _UNDO_SECONDS)
+        for refused in failures:
+            if refused["status"] != 404:  # 404: it was not loaded there
+                log.warning("%s keeps the adapter %r: %s", refused["endpoint"], name, refused["said"])
+
+    async def _everywhere(
+        self, endpoints: Iterable[str], verb: str, body: Mapping[str, str], seconds: float
+    ) -> list[dict[str, Any]]:
+        """Asks all endpoints at once; gives who did not do it, and why."""
+        asked = [self._ask(endpoint, verb, body, seconds) for endpoint in endpoints]
+        return [refused for refused in await asyncio.gather(*asked) if refused is not None]
+
+    async def _ask(self, endpoint: str, verb: str, body: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
+        url = f"{endpoint.rstrip('/')}/{verb}"
+        try:
+            with transport_errors(url):
+                async with shared_http().post(
+                    url,
+                    json=body,
+                    headers=self._headers,
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=seconds),
+                ) as response:
+                    if response.status == 200:
+                        return None
+                    text = (await response.content.read(64 * 1024)).decode("utf-8", "replace")
+        except AgentEnvError as error:
+            return failure(endpoint, None, error.message)
+        said = _said(text)
+        if response.status == 404 and said == "Not Found":
+            said += " (start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)"
+        return failure(endpoint, response.status, said)
+
+
+def _path(weights: str | os.PathLike[str]) -> str:
+    return weights if isinstance(weights, str) else str(Path(weights).resolve())
+
+
+def _said(text: str) -> str:
+    """What an error of a vLLM server says, in any of the forms that its versions have."""
+    try:
+        value = json.loads(text)
+        error = value.get("error", value.get("detail", value.get("message")))
+        said = error["message"] if isinstance(error, dict) else error
+    except (ValueError, AttributeError, KeyError):
+        said = text
+    return (said if isinstance(said, str) else text)[:_SHOWN]
