@@ -96,10 +96,8 @@ MUTANTS = (
         'caller.need("chat", "state")',
         "self.sessions.find(caller.principal.id, session_id).state = None",
     ),
-    Mutant(
-        "EC-66", "answers the same id", f"{RUNTIME}.fork", '{"session_id": session.id}', '{"session_id": session_id}'
-    ),
-    Mutant("EC-66", "forgets the past", f"{RUNTIME}.fork", "session.state = state", "pass"),
+    Mutant("EC-66", "answers the same id", f"{RUNTIME}.fork", '{"session_id": session.id', '{"session_id": session_id'),
+    Mutant("EC-66", "forgets the past", f"{RUNTIME}.fork", "await self._copy_state(source)", "None"),
     Mutant("EC-66", "forgets the memory", f"{RUNTIME}.fork", "copied(source.memory, self.definition)", "{}"),
     Mutant("EC-66", "forgets the messages", f"{RUNTIME}.fork", "copy.deepcopy(source.messages)", "[]"),
     Mutant(
