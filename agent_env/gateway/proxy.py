@@ -85,6 +85,8 @@ class ModelCall:
         sent = asked if self._translation is None else self._translation.chat
         self._own_logprobs = self._upstream.wants_logprobs(sent)
         sent.update(policy.settings)
+        heat = sent.get("temperature")
+        record.temperature = float(heat) if isinstance(heat, int | float) and not isinstance(heat, bool) else None
         sent["model"] = served.model
         if policy.tokens:
             self._upstream.ask_for_tokens(sent)

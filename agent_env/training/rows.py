@@ -26,7 +26,7 @@ Ambiguous: TypeAlias = Literal["apart", "drop"]
 @dataclass(frozen=True, slots=True)
 class Span:
     """The tokens `start` to `end` (exclusive) of a row that one call sampled, and how: by which policy version, at
-    which temperature (None where the agent asked for none), and why it ended."""
+    which temperature (None where it was the server's own), and why it ended."""
 
     call_id: str
     start: int
@@ -292,7 +292,7 @@ def _row(instance: Instance, policy: str, thread: Thread) -> Row:
         mask += [1] * len(call.token_ids)
         logprobs += call.logprobs
         version = call.policy_version if isinstance(call.policy_version, int) else None
-        spans.append(Span(call.call_id, start, len(tokens), version, _temperature(call), call.finish_reason))
+        spans.append(Span(call.call_id, start, len(tokens), version, call.temperature, call.finish_reason))
     versions = [version for call in thread.calls for version in _versions(call)]
     return Row(
         instance.episode.id,
@@ -317,11 +317,6 @@ def _versions(call: CallRecord) -> Iterator[int]:
     for version in (call.policy_version, call.policy_version_end):
         if isinstance(version, int):
             yield version
-
-
-def _temperature(call: CallRecord) -> float | None:
-    asked = call.request.get("temperature") if isinstance(call.request, dict) else None
-    return float(asked) if isinstance(asked, int | float) else None
 
 
 def _weigh(rows: list[Row]) -> None:

@@ -274,7 +274,7 @@ def test_refused_episodes_tell_why() -> None:
 
 
 def test_a_row_tells_how_each_of_its_calls_was_sampled() -> None:
-    first = call("k1", [5], [7], request={"temperature": 1}, finish_reason="stop", policy="p", policy_version_end=4)
+    first = call("k1", [5], [7], temperature=1.0, finish_reason="stop", policy="p", policy_version_end=4)
     second = call("k2", [5, 7, 1], [8], finish_reason="length", policy="p", policy_version="unknown")
     (row,), _ = cut_rows([episode(first, second)])
     assert row.policy == "p" and row.truncated and row.versions == (3, 4)
