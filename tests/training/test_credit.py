@@ -154,6 +154,13 @@ def test_broadcast_pushes_each_tree_the_way_of_its_root() -> None:
     assert credited.report() == GroupReport(1, 0, 0)
 
 
+def test_broadcast_compares_roots_of_one_seat_and_one_problem() -> None:
+    game = [unit(f"e{n}", r, seat, root_seat=seat, root_reward=r) for seat in "ab" for n, r in enumerate([1.0, 0.0])]
+    other = [replace(one, origin="other", root_reward=one.reward * 10 + 7) for one in game]
+    assert broadcast(game + other, normalise=False).advantages == [0.5, -0.5, 0.5, -0.5, 5.0, -5.0, 5.0, -5.0]
+    assert broadcast(game + other).report() == GroupReport(4, 0, 0)
+
+
 def top(one: Unit) -> dict[str, Any]:
     return {"root_seat": "a", "root_instance": "root", "root_reward": one.reward}
 
@@ -170,6 +177,13 @@ def test_per_parent_call_compares_those_that_one_turn_called() -> None:
     credited = per_parent_call([*siblings, *cousins, *alone, *THREE], normalise=False)
     assert credited.advantages == pytest.approx([0.5, -0.5, 2.0, 0.0, -2.0, 0.0, 1 / 3, 1 / 3, -2 / 3])
     assert credited.report() == GroupReport(4, 1, 0)
+
+
+def test_seats_that_one_turn_called_are_not_each_others_siblings() -> None:
+    asked = [unit("e1", reward, seat, parent_call="t1") for seat, reward in (("w", 1.0), ("v", 0.0))]
+    for strategy in (per_parent_call, difference):
+        credited = strategy(asked)
+        assert credited.advantages == [0.0, 0.0] and credited.report() == GroupReport(2, 2, 0)
 
 
 def test_calls_of_one_name_in_two_episodes_are_two_calls() -> None:
