@@ -384,3 +384,77 @@ async def test_dialects_that_there_are_not_seat_nobody(gateway: str, dialects: A
     body = {"seats": {"a": {"model": "A", "endpoints": ["http://127.0.0.1:9/v1"], "dialects": dialects}}}
     with pytest.raises(InvalidArguments, match="the dialects of the seat 'a' must be a list of some of chat, compl"):
         await post_json(f"{gateway}/runs", body, headers=bearer_headers(ADMIN))
+
+
+async def test_a_native_response_stream_that_breaks_is_raised_by_the_sdk_and_leaves_what_came(
+    gateway: str, upstream: Upstream
+) -> None:
+    from openai import APIError
+
+    item = {**RESPONSE["output"][0], "content": []}
+    call = {"type": "function_call", "id": "fc", "call_id": "c", "name": "look_up", "arguments": "{}"}
+    upstream.pieces = [
+        event({"type": kind, "sequence_number": number, **fields}, kind)
+        for number, (kind, fields) in enumerate(
+            [
+                ("response.created", {"response": {**RESPONSE, "status": "in_progress", "output": []}}),
+                ("response.output_item.added", {"output_index": 0, "item": item}),
+                ("response.output_text.delta", {"output_index": 0, "delta": "zi"}),
+                ("response.output_text.delta", {"output_index": 0, "delta": "p"}),
+                ("response.output_item.done", {"output_index": 1, "item": call}),
+            ]
+        )
+    ]
+    async with client_of(gateway, upstream, dialects=ALL) as (client, run):
+        with pytest.raises(APIError, match="ended its stream"):
+            async for _ in await client.responses.create(model="x", input="boat", stream=True):
+                pass
+        record = await record_of(run)
+    said, called = record["response"]["output"]
+    assert said["content"][0]["text"] == "zip" and called == call and record["status"] == "transport_error"
+
+
+@pytest.mark.parametrize("dialects", [("chat",), ALL])
+@pytest.mark.parametrize("answer", [{"choices": [{"message": 5}]}, {"choices": 5}, {"output": 5}, {"output": [{}]}])
+async def test_an_answer_that_is_none_is_a_protocol_error(
+    gateway: str, upstream: Upstream, dialects: tuple[str, ...], answer: Any
+) -> None:
+    from openai import InternalServerError
+
+    if "output" in answer and dialects == ("chat",):
+        answer = {"choices": [{"message": {"tool_calls": "none"}}]}
+    upstream.answer = answer
+    async with client_of(gateway, upstream, dialects=dialects) as (client, run):
+        with pytest.raises(InternalServerError, match="answered with what is no"):
+            await client.responses.create(model="x", input="boat")
+        assert (await record_of(run))["status"] == "protocol_error"
+
+
+async def test_a_stream_that_comes_to_a_halt_is_given_up_in_time(tmp_path: Any, upstream: Upstream, serve: Any) -> None:
+    import asyncio
+
+    from openai import APIError
+
+    upstream.pieces, upstream.hold = WORDS[:2], asyncio.Event()
+    async with serve(tmp_path, model_seconds=0.3) as gateway:
+        async with client_of(gateway, upstream) as (client, run):
+            with pytest.raises(APIError, match="did not answer within the time allowed"):
+                async for _ in await client.chat.completions.create(model="x", messages=[], stream=True):
+                    pass
+            record = await record_of(run)
+    assert record["status"] == "deadline_exceeded"
+    assert record["response"]["choices"][0]["message"]["content"] == "zi"
+
+
+async def test_a_stream_without_usage_has_it_counted_and_half_a_surrogate_harms_nothing(
+    gateway: str, upstream: Upstream
+) -> None:
+    odd = b'data: {"choices":[{"index":0,"delta":{"content":"\\ud83d"},"token_ids":[4]}]}\n\n'
+    upstream.pieces = [FIRST, token("zi", 8, -1.0), odd, DONE]
+    async with client_of(gateway, upstream) as (client, run):
+        async for _ in await client.chat.completions.create(model="x", messages=[], stream=True):
+            pass
+        record = await record_of(run)
+    assert record["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    assert record["missing"] == {"logprobs": "incomplete"}
+    assert record["response"]["choices"][0]["message"]["content"] == "zi\ud83d"
