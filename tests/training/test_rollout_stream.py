@@ -14,8 +14,17 @@ import pytest
 
 from agent_env import AgentEnvironment, Environment
 from agent_env.episodes import Episode, EpisodeStore, EpisodeWriter
-from agent_env.errors import AgentEnvError, AgentFailed, BudgetExhausted, ConfigurationError
+from agent_env.errors import (
+    AgentEnvError,
+    AgentFailed,
+    BudgetExhausted,
+    ConfigurationError,
+    Forbidden,
+    Unauthenticated,
+)
 from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
+from agent_env.gateway.collector_client import RunRecorder
+from agent_env.net import bearer_headers, post_json
 from agent_env.training import Scenario, Seat, Team, collect, rollout
 from agent_env.training import playing as module
 
@@ -347,6 +356,24 @@ async def test_records_that_cannot_be_read_fail_their_episode_alone(
     assert [episode.reward() for episode in episodes] == [1.0, None, 1.0]
     (failure,) = episodes[1].failures
     assert failure.boundary == "protocol" and "'call_id'" in failure.message
+
+
+async def test_a_seat_without_a_policy_tells_what_it_did_and_has_no_way_to_a_model(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, admin_token="admin")
+    async with running(gateway) as url:
+        async with await RunHandle.open(url, "admin", {"a": None, "b": SeatPolicy("B", ("http://h/v1",))}) as run:
+            mine, other = run.episode("e1", "a"), run.episode("e1", "b")
+            assert mine.route is None and other.route is not None
+            token = mine.routes["a"].token
+            for seat in "ab":
+                with pytest.raises((Unauthenticated, Forbidden)):
+                    address = f"{other.at(seat).model_url('c1')}/chat/completions"
+                    await post_json(address, {"messages": []}, headers=bearer_headers(token))
+            # Its token opens the collector, and its turns are in the episode.
+            turn = {"kind": "turn", "call_id": "c1", "agent": "a@1.0.0", "session": "s", "episode": "e1", "seat": "a"}
+            await RunRecorder(mine).record([turn])
+            assert [record["seat"] for record in (await run.collect(["e1"]))["e1"]] == ["a"]
+    gateway.close()
 
 
 async def test_a_gateway_that_is_gone_ends_the_stream_and_leaves_the_episodes_to_be_played_again(
