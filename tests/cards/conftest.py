@@ -58,7 +58,7 @@ def kill_all() -> Callable[..., None]:
     def run(table: str, *tests: str) -> None:
         here = Path(__file__).parent
         program = [sys.executable, str(here / "mutation_run.py"), table, *(str(here.parent / test) for test in tests)]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=170, check=False)
+        done = subprocess.run(program, capture_output=True, text=True, timeout=540, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         outcome: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         assert [mutant for mutant, killer in outcome["killed"].items() if killer is None] == []

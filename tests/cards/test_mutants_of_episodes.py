@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+# Many servers are started and stopped; on a busy machine that takes a while.
+pytestmark = pytest.mark.timeout(560)
+
 
 def test_no_mutant_of_a_clause_about_episodes_lives(kill_all: Callable[..., None]) -> None:
     kill_all("episodes", "serving/test_behaviour.py", "serving/test_behaviour_episodes.py")

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+# Many servers are started and stopped; on a busy machine that takes a while.
+pytestmark = pytest.mark.timeout(560)
+
 FACES = ("mcp", "mcp_gate", "a2a", "a2a_access", "a2a_tasks", "http")
 
 
