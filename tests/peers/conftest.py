@@ -21,7 +21,9 @@ MINUTES_TO_INSTALL = 10
 def peer_python() -> Callable[[str], Path]:
     """Gives the Python of a virtual environment: `peer_python("mcp1")` has what `requirements/mcp1.txt` pins.
 
-    It is made with uv at its first use and kept in `.venvs/` until the file changes.
+    It is made at its first use and kept in `.venvs/` until the file changes. The file names every package, and pip
+    installs these and no others: trainers drag stacks for GPUs behind them that no test uses. It is pip, since that is
+    told where the CPU build of torch lies on a machine that has one.
     """
     return _python
 
@@ -37,14 +39,13 @@ def _python(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists() or made.read_text("utf-8") != wanted:
             shutil.rmtree(home, ignore_errors=True)
-            _uv("venv", "--python", sys.executable, str(home))
-            _uv("pip", "install", "--python", str(python), "--requirements", str(requirements))
+            _run(sys.executable, "-m", "venv", str(home))
+            _run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--requirement", str(requirements))
             made.write_text(wanted, "utf-8")
     return python
 
 
-def _uv(*arguments: str) -> None:
-    command = [shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv", "--quiet", *arguments]
+def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60 * MINUTES_TO_INSTALL, check=False)
     if done.returncode:
         pytest.fail(f"{' '.join(command)} failed:\n{done.stderr}", pytrace=False)
