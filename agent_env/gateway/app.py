@@ -13,6 +13,7 @@ from agent_env.context import new_call_id
 from agent_env.episodes import EdgeRecord, TurnRecord, record_from_json
 from agent_env.errors import (
     AgentEnvError,
+    AtCapacity,
     Forbidden,
     InvalidArguments,
     ProtocolError,
@@ -36,6 +37,7 @@ from agent_env.gateway.http import (
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import REST_SECONDS, OpenPolicy, Policies
 from agent_env.gateway.proxy import ModelCall, ModelRequest
+from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy
 from agent_env.gateway.steering import asked_of, steer
 from agent_env.gateway.tokens import checked_name, checked_secret, new_secret
@@ -158,7 +160,12 @@ one model call |
             body = await read_body(scope, receive, self._max_body)
             request = ModelRequest(dialect, body, headers)
             checked_name("call id", turn)
-            with found.seating.played[seat].admit() as admission:
+            try:
+                admission = found.seating.played[seat].admit()
+            except AtCapacity:
+                found.recent.refuse((episode, seat, turn), mark_of(headers), body)
+                raise
+            with admission:
                 call = ModelCall(found, episode, seat, turn, request, admission, self._max_reply)
                 await call.play(receive, send, self._model_seconds)
         except AgentEnvError as error:

@@ -36,9 +36,12 @@ def mark_of(headers: Mapping[bytes, bytes]) -> Mark:
 
 @dataclass(slots=True)
 class Try:
-    """One call that may be repeated: its id, and whether its caller was given a whole answer."""
+    """One call that may be repeated: its id, and whether its caller was given a whole answer.
 
-    call_id: str
+    Of a call that was refused, which left no record, it is the id of the one that it repeats.
+    """
+
+    call_id: str | None
     answered: bool = False
     repeated: bool = False
 
@@ -65,6 +68,11 @@ class RecentCalls:
         repeats = self._claim((place, text, mark.attempt - 1)) if mark.attempt else None
         self._note((place, text, mark.attempt), this)
         return this, repeats
+
+    def refuse(self, place: tuple[str, ...], mark: Mark, body: bytes) -> None:
+        """Notes a call that was refused, such that its next try repeats what it repeats, and no other equal call."""
+        this, repeats = self.add(place, mark, body, "")
+        this.call_id = repeats
 
     def _claim(self, place: Hashable) -> str | None:
         free = [known for known in self._tries.get(place, ()) if not known.repeated]
