@@ -143,7 +143,7 @@ class RoleBaseline:
 
     For games of two sides, where the mean of a group is nought whatever they do, and for groups of one. Each episode
     counts once a seat: it is scored by the average of the episodes before it, which it then moves by `1 - decay`.
-    `values` are the averages by seat, `start` where they begin; keep the object from update to update, and `values`
+    `values` are the averages by role (a seat of a scenario), `start` where they begin; keep the object from update to update, and `values`
     from run to run.
 
         baseline = RoleBaseline(decay=0.95)
@@ -162,13 +162,13 @@ class RoleBaseline:
         """Scores the units, in their order, and moves the averages."""
         rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         for unit in units:
-            rewards[unit.episode, unit.seat].append(unit.reward)
+            rewards[unit.episode, unit.role].append(unit.reward)
         before: dict[tuple[str, str], float] = {}
-        for (episode, seat), values in rewards.items():
-            average = self.values.get(seat, self.start)
-            before[episode, seat] = average
-            self.values[seat] = self.decay * average + (1.0 - self.decay) * mean(values)
-        advantages = [unit.reward - before[unit.episode, unit.seat] for unit in units]
+        for (episode, role), values in rewards.items():
+            average = self.values.get(role, self.start)
+            before[episode, role] = average
+            self.values[role] = self.decay * average + (1.0 - self.decay) * mean(values)
+        advantages = [unit.reward - before[unit.episode, unit.role] for unit in units]
         return Credited(advantages, [None] * len(units))
 
 

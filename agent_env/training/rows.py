@@ -256,6 +256,7 @@ def _unit(instance: Instance, origin: str, reward: float, root_reward: float | N
         root_instance=instance.root.key,
         root_reward=root_reward,
         without=without(instance),
+        env=instance.episode.env,
     )
 
 

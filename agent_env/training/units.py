@@ -44,7 +44,7 @@ class Unit:
 
     `origin` is the problem that the episode is an attempt at. `root_seat`, `root_instance` and `root_reward` are those
     of the instance at the top of its path. `prompt` is None where no tokens were captured. `without` is what the team
-    would have got without it, where somebody found that out.
+    would have got without it, where somebody found that out. `env` is the scenario, None where it has no name.
     """
 
     episode: str
@@ -58,14 +58,22 @@ class Unit:
     root_reward: float | None = None
     prompt: tuple[int, ...] | None = None
     without: float | None = None
+    env: str | None = None
+
+    @property
+    def role(self) -> str:
+        """The seat, within its scenario: the same seat of another game is another role."""
+        return self.seat if self.env is None else f"{self.env}/{self.seat}"
 
 
 def origin_of(episode: Episode) -> str:
-    """What an episode is an attempt at, the same for all attempts: its run and group, or its task without a group."""
-    if episode.group is not None:
-        return f"{episode.run or ''}/{episode.group}"
-    task = json.dumps(episode.task, sort_keys=True, ensure_ascii=False, default=repr)
-    return f"{episode.run or ''}/task-{blake2b(task.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    """What an episode is an attempt at, the same for all attempts: its run, scenario and group, or its task where it
+    has no group."""
+    group = episode.group
+    if group is None:
+        task = json.dumps(episode.task, sort_keys=True, ensure_ascii=False, default=repr)
+        group = f"task-{blake2b(task.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    return "/".join((episode.run or "", episode.env or "", group))
 
 
 def instances_of(episode: Episode) -> list[Instance]:

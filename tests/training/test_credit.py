@@ -228,6 +228,12 @@ def test_a_role_baseline_tells_the_sides_of_a_game_apart() -> None:
     assert usual == pytest.approx([0.0, 0.0], abs=1e-5)
 
 
+def test_one_seat_of_two_games_is_two_roles() -> None:
+    baseline = RoleBaseline(decay=0.5)
+    baseline([unit("e1", 1.0, env="nim"), unit("e2", -4.0, env="chess")])
+    assert baseline.values == {"nim/a": 0.5, "chess/a": -2.0}
+
+
 def test_a_role_baseline_counts_an_episode_once_and_can_be_restored() -> None:
     baseline = RoleBaseline(decay=0.5)
     baseline([unit("e1", 1.0, prompt=(n,)) for n in range(5)])

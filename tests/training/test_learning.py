@@ -148,9 +148,9 @@ def test_a_failed_rollout_does_not_end_the_step() -> None:
 
 def test_a_role_baseline_goes_on_from_update_to_update() -> None:
     worker, baseline = Pupil("worker"), RoleBaseline(decay=0.5)
-    learn({"worker": worker}, [episode("e1", 1.0)], credit=baseline)
-    learn({"worker": worker}, [episode("e2", 1.0)], credit=baseline)
-    assert worker.advantages == [0.5]
+    learn({"worker": worker}, [episode("e1", 1.0, env="nim")], credit=baseline)
+    learn({"worker": worker}, [episode("e2", 1.0, env="nim"), episode("e3", 1.0, env="chess")], credit=baseline)
+    assert worker.advantages == [0.5, 1.0]
     with pytest.raises(ConfigurationError, match="role baseline"):
         learn({"worker": worker}, [], credit="role_baseline")
 

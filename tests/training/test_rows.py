@@ -291,10 +291,10 @@ def test_a_group_holds_attempts_of_one_seat_at_one_problem() -> None:
     assert [row.group == rows[0].group for row in rows] == [True, True, False, False]
     first.group = second.group = other.group = "7"
     rows, _ = cut_rows([first, second, other])
-    assert [row.group for row in rows] == ["/7/a", "/7/a", "/7/b", "/7/a"]
-    other.run = "r2"
-    rows, _ = cut_rows([first, other])
-    assert rows[0].group != rows[1].group
+    assert [row.group for row in rows] == ["//7/a", "//7/a", "//7/b", "//7/a"]
+    second.env, other.run = "another game", "r2"
+    rows, _ = cut_rows([first, second, other])
+    assert len({row.group for row in rows}) == 4
 
 
 def test_words_that_it_does_not_know_are_refused() -> None:
