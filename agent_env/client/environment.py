@@ -70,6 +70,7 @@ class Environment:
         self._streams: set[asyncio.Task[ToolResult]] = set()
         self._own_session = session_id is None
         self.session_id = session_id
+        self.afresh: Mapping[str, str] = {}
 
     @property
     def card(self) -> EnvironmentCard:
@@ -223,10 +224,14 @@ class Environment:
         return value
 
     async def fork(self) -> Environment:
-        """Copies the conversation into a session of its own, which the new object owns."""
+        """Copies the conversation into a session of its own, which the new object owns.
+
+        Its `afresh` has the seats whose peers could not copy what they remember, each with why.
+        """
         wire = await self._call("fork", {"session_id": self._session()})
         copy = self._like(self._ref, self._seat)
         copy.session_id = wire["session_id"]
+        copy.afresh = wire.get("afresh") or {}
         copy._reached = await (await self._reach()).again()
         return copy
 

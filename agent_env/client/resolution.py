@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
 import anyio
@@ -69,6 +69,24 @@ class Seated:
     ref: object
 
 
+class Shared:
+    """Ends something when the last of those who use it lets go."""
+
+    def __init__(self, end: Callable[[], Awaitable[None]]) -> None:
+        self._end = end
+        self._users = 1
+
+    def joined(self) -> Self:
+        """The same for one more user."""
+        self._users += 1
+        return self
+
+    async def __call__(self) -> None:
+        self._users -= 1
+        if not self._users:
+            await self._end()
+
+
 @dataclass(frozen=True, slots=True)
 class Reached:
     """An environment that was found: its card, the lane to it, and how to open the same lane again.
@@ -81,7 +99,7 @@ class Reached:
     lane: Lane
     trusted: bool
     open: Callable[[], Lane]
-    close: Callable[[], Awaitable[None]] | None = None
+    close: Shared | None = None
     lost: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -91,10 +109,10 @@ class Reached:
 
     async def again(self) -> Reached:
         """Another lane to the same instance."""
-        return dataclasses.replace(self, lane=self.open(), close=None)
+        return dataclasses.replace(self, lane=self.open(), close=None if self.close is None else self.close.joined())
 
     async def aclose(self) -> None:
-        """Lets go of the lane, and ends what was started for it alone."""
+        """Lets go of the lane, and ends what was started for it and for those that were opened again."""
         await self.lane.aclose()
         if self.close is not None:
             await self.close()
@@ -126,7 +144,7 @@ async def reach(
     if isinstance(ref, Served):
         return _in_process(await ref.runtime(), lane)
     runtime = await wrap_here(ref)
-    return dataclasses.replace(_in_process(runtime, lane), close=runtime.aclose)
+    return dataclasses.replace(_in_process(runtime, lane), close=Shared(runtime.aclose))
 
 
 def _token(auth: Auth, url: str, name: str | None = None) -> str | None:

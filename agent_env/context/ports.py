@@ -23,7 +23,8 @@ class Peer:
     """An agent that fills a need of another one, bound to one session of its own.
 
     `ask(message)` sends one message in that session and returns the reply's text. `pairing` says in JSON how the
-    peer was chosen; it goes into the episode.
+    peer was chosen; it goes into the episode. `fork()` opens a peer for a copy of the conversation: one that goes on
+    from what this one remembers or, where that cannot be, one that begins afresh and whose `afresh` says why.
     """
 
     seat: str
@@ -32,6 +33,8 @@ class Peer:
     ask: Callable[[str], Awaitable[str]]
     aclose: Callable[[], Awaitable[None]]
     pairing: Mapping[str, Any]
+    fork: Callable[[], Awaitable[Peer]] | None = None
+    afresh: str | None = None
 
 
 class PeerSource(Protocol):

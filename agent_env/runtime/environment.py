@@ -20,6 +20,7 @@ from agent_env.runtime.activity import Activity
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.declared import Declared
 from agent_env.runtime.definition import Definition, SessionView
+from agent_env.runtime.forking import forked
 from agent_env.runtime.owned import Owned, copied
 from agent_env.runtime.results import ResetResult, StepResult, ToolResult
 from agent_env.runtime.sessions import Session, SessionStore
@@ -183,7 +184,10 @@ class Runtime:
         return {"name": name, "value": given.value, "done": given.done}
 
     async def fork(self, *, session_id: str, caller: Caller) -> dict[str, Any]:
-        """Copies a session: both go on from the same conversation, apart."""
+        """Copies a session: both go on from the same conversation, apart, each with peers of its own.
+
+        Peers remember too: `afresh` has the seats of those that could not copy what they remember, each with why.
+        """
         caller.need("orchestrate", "fork")
         caps = self.info.caps
         if not caps.fork:
@@ -195,17 +199,22 @@ class Runtime:
             state = await self._copy_state(source)
             copies = copy.deepcopy(source.messages), copied(source.memory, self.definition)
             facts = source.turns, source.terminated, source.interrupt, source.seed, source.options
+            try:
+                peers, afresh = await forked(source.peers, self.definition.identity, caller.context.seconds_left())
+            except BaseException:
+                await self._let_go((), state)
+                raise
         # Waiting for a place with the lock held would keep the place of whoever waits to release this session.
         try:
             session = await self.sessions.open(caller.principal.id, seconds=caller.context.seconds_left())
         except BaseException:
-            await self._let_go((), state)
+            await self._let_go(peers, state)
             raise
         session.kept = True
-        session.state = state
+        session.state, session.peers = state, peers
         session.messages, session.memory = copies
         session.turns, session.terminated, session.interrupt, session.seed, session.options = facts
-        return {"session_id": session.id}
+        return {"session_id": session.id, "afresh": afresh}
 
     async def release(self, *, session_id: str, caller: Caller) -> dict[str, Any]:
         """Ends a session after the turns that wait for it, and frees its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,12 +107,29 @@ class Peers:
         return None if isinstance(self._hub, bool) else self._hub
 
     async def _peer(self, seat: str, places: Sequence[object], pairing: Mapping[str, Any]) -> Peer:
-        environment = await self._initialized(seat, places)
+        return self._bound(await self._initialized(seat, places), seat, places, pairing)
+
+    def _bound(self, environment: Environment, seat: str, places: Sequence[object], pairing: Mapping[str, Any]) -> Peer:
         card = environment.card
 
         async def ask(message: str) -> str:
             result = await environment.call_tool("chat", {"message": message})
             return result.text or ("" if result.data is None else json.dumps(result.data, ensure_ascii=False))
+
+        async def fork() -> Peer:
+            if environment.session_id is None:  # nobody has talked to it, so there is nothing that it remembers
+                return await self._peer(seat, places, pairing)
+            if card.session is None or not card.session.fork:
+                why = f"{card.ref} cannot copy a conversation"
+            else:
+                try:
+                    copy = await environment.fork()
+                    own = ", ".join(map(repr, copy.afresh))
+                    told = f"{card.ref} remembers, and its own peers {own} begin afresh" if own else None
+                    return replace(self._bound(copy, seat, places, pairing), afresh=told)
+                except AgentEnvError as error:
+                    why = f"{card.ref} did not copy the conversation: {error.message}"
+            return replace(await self._peer(seat, places, pairing), afresh=why)
 
         return Peer(
             seat=seat,
@@ -120,6 +138,7 @@ class Peers:
             ask=ask,
             aclose=environment.release,
             pairing={**pairing, "peer": card.ref},
+            fork=fork,
         )
 
     async def _initialized(self, seat: str, places: Sequence[object]) -> Environment:

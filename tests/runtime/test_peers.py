@@ -137,3 +137,46 @@ async def test_looking_for_peers_ends_at_the_deadline(runtime_of: Any, say: Say)
     runtime = await runtime_of(Scripted(asking), peers=peers)
     with anyio.fail_after(5), pytest.raises(DeadlineExceeded, match="no peers were found"):
         await say(runtime, "a", caller=within(0.05))
+
+
+async def test_peers_that_cannot_be_copied_are_opened_anew_for_a_fork(runtime_of: Any, say: Say) -> None:
+    peers = Two()
+    runtime = await runtime_of(Scripted(asking), peers=peers)
+    session_id = (await say(runtime, "a")).session_id
+    copy = await runtime.fork(session_id=session_id, caller=ANYBODY)
+    assert set(copy["afresh"]) == {"solver", "fact-checker"}
+    assert (await say(runtime, "b", copy["session_id"])).text == "solver-2: b | fact-checker-2: b"
+
+
+@pytest.mark.parametrize("fails", ["deadline", "error"])
+async def test_a_fork_whose_peers_fail_leaves_none_of_them_open(runtime_of: Any, say: Say, fails: str) -> None:
+    closed: list[str] = []
+
+    def peer(seat: str, fork: Any = None) -> Peer:
+        async def ask(message: str) -> str:
+            return seat
+
+        async def aclose() -> None:
+            closed.append(seat)
+            raise TransportError("gone")
+
+        return Peer(seat, seat, "", ask, aclose, {}, fork)
+
+    async def copied() -> Peer:
+        return peer("copy")
+
+    async def failing() -> Peer:
+        if fails == "error":
+            raise NeedUnmet("nobody solves")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    class Forkable:
+        async def open(self) -> Sequence[Peer]:
+            return [peer("one", copied), peer("two", failing)]
+
+    runtime = await runtime_of(Scripted(asking), peers=Forkable())
+    session_id = (await say(runtime, "a")).session_id
+    with anyio.fail_after(5), pytest.raises(DeadlineExceeded if fails == "deadline" else NeedUnmet):
+        await runtime.fork(session_id=session_id, caller=within(0.1))
+    assert closed == ["copy"] and len(runtime.sessions) == 1

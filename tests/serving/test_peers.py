@@ -15,7 +15,7 @@ import pytest
 from agent_env import AgentEnvironment, Environment, Limits, Need, recording
 from agent_env.client.lanes.websocket import close_sockets
 from agent_env.context import Run
-from agent_env.errors import ConfigurationError, NeedUnmet, PeerFailed
+from agent_env.errors import AtCapacity, ConfigurationError, NeedUnmet, PeerFailed
 from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
 from agent_env.hub import Hub, shared_hub
 from agent_env.hub.snapshot import snapshot
@@ -242,6 +242,113 @@ async def test_pairing_asks_the_hub_once_for_many_sessions() -> None:
                     tasks.create_task(converse())
         # A heartbeat may write meanwhile, and an answer is believed for a second; never does each session ask.
         assert known.reads - before <= 20
+
+
+# ── forks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def lead(message: str, history: list[Any], peers: Mapping[str, Any]) -> str:
+    """Has a conversation of its own, which can be copied, and asks whoever it got."""
+    return await manager(message, peers)
+
+
+def remembering(**options: Any) -> AgentEnvironment:
+    return needing(lead, **options)
+
+
+class Amnesic:
+    """A solver whose conversations cannot be copied."""
+
+    framework = "amnesic"
+
+    @classmethod
+    def match(cls, agent: object) -> int:
+        return 0
+
+    async def describe(self) -> AgentInfo:
+        return AgentInfo(self.framework, Caps(state="value", fork=False), name="amnesic")
+
+    async def run(self, turn: Turn) -> AsyncIterator[Any]:
+        count = (turn.state or 0) + 1
+        yield Done(f"{count}: {turn.message.text}", state=count)
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize("lane", [None, "http"])
+async def test_the_peers_of_a_fork_remember_as_it_does_and_go_on_apart(lane: Any) -> None:
+    async with offering() as solving:
+        for options in ({"peers": {"solver": Environment(solving.url, lane=lane)}, "needs": []}, {}):
+            async with Environment(remembering(**options)) as env:
+                await env.chat("a")
+                copy = await env.fork()
+                assert copy.afresh == {}
+                assert (await env.chat("b")).text == (await copy.chat("b")).text == "2: b"
+                assert (await env.chat("c")).text == "3: c"
+                await copy.release()
+                assert (await env.chat("d")).text == "4: d"
+                assert len(solving.runtime.sessions) == 1
+            await env.release()
+            await close_sockets()
+
+
+async def test_the_peers_of_a_fork_outlive_those_of_its_source() -> None:
+    async with Environment(remembering(peers={"solver": solver})) as env:
+        await env.chat("a")
+        copy = await env.fork()
+        await env.release()
+        assert (await copy.chat("b")).text == "2: b"
+        await copy.release()
+
+
+async def test_a_peer_that_cannot_copy_what_it_remembers_is_named() -> None:
+    async with offering(agent=Amnesic()), Environment(remembering()) as env:
+        assert (await env.chat("a")).text == "1: a"
+        async with await env.fork() as copy:
+            assert copy.afresh == {"solver": "solver@1.0.0 cannot copy a conversation"}
+            assert (await copy.chat("b")).text == "1: b"
+            assert (await env.chat("b")).text == "2: b"
+
+
+async def test_a_peer_that_may_not_be_forked_is_named_with_the_reason() -> None:
+    async with offering(auth={"s3cret": ["chat"]}) as solving:
+        named = Environment(solving.url, lane="http", auth="s3cret")
+        async with Environment(remembering(peers={"solver": named})) as env:
+            await env.chat("a")
+            async with await env.fork() as copy:
+                assert "'orchestrate'" in copy.afresh["solver"]
+                assert (await copy.chat("b")).text == "1: b"
+
+
+async def test_a_peer_whose_own_peers_forget_says_so() -> None:
+    middle = AgentEnvironment(lead, name="middle", peers={"worker": Amnesic()})
+    async with Environment(remembering(peers={"solver": middle})) as env:
+        assert (await env.chat("a")).text == "1: a"
+        async with await env.fork() as copy:
+            assert "its own peers 'worker' begin afresh" in copy.afresh["solver"]
+            assert (await copy.chat("b")).text == "1: b"
+    await middle.aclose()
+
+
+async def test_a_peer_that_nobody_has_talked_to_has_nothing_to_copy() -> None:
+    async def shy(message: str, history: list[Any], peers: Mapping[str, Any]) -> str:
+        return str(await peers["solver"](message)) if history else "later"
+
+    async with offering() as solving, Environment(needing(shy)) as env:
+        await env.chat("a")
+        async with await env.fork() as copy:
+            assert copy.afresh == {} and len(solving.runtime.sessions) == 0
+            assert (await copy.chat("b")).text == "1: b"
+
+
+async def test_a_fork_that_finds_no_place_lets_go_of_the_peers_that_it_copied() -> None:
+    managing = remembering(limits=Limits(max_sessions=1, queue_seconds=0.0))
+    async with offering() as solving, Environment(managing) as env:
+        await env.chat("a")
+        with pytest.raises(AtCapacity):
+            await env.fork()
+        assert len(solving.runtime.sessions) == 1
+        assert (await env.chat("b")).text == "2: b"
 
 
 # ── named ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -168,9 +168,10 @@ class CallRewardAnswer(BaseModel):
 
 
 class ForkAnswer(BaseModel):
-    """The copy of a session."""
+    """The copy of a session; `afresh` has the seats whose peers could not copy what they remember, each with why."""
 
     session_id: str
+    afresh: dict[str, str] = {}
 
 
 class ReleaseAnswer(BaseModel):

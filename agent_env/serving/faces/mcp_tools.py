@@ -97,7 +97,16 @@ _VERBS: Final[Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
     "fork": (
         "Copy a session: both go on from the same conversation, apart.",
         _object({SESSION_ARGUMENT: _OPEN_SESSION}, [SESSION_ARGUMENT]),
-        _answer({"session_id": {"type": "string"}}),
+        _answer(
+            {
+                "session_id": {"type": "string"},
+                "afresh": {
+                    "type": "object",
+                    "description": "Seats whose peers could not copy what they remember, each with why.",
+                    "additionalProperties": {"type": "string"},
+                },
+            }
+        ),
     ),
     "release": (
         "End a session and free its place.",
