@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 from agent_env.context import new_call_id
 from agent_env.errors import AgentEnvError, AgentFailed, InvalidArguments, UnknownTool
@@ -24,8 +25,23 @@ from agent_env.gateway.http import (
 from agent_env.training.policy import Policy
 from agent_env.training.sampling import Completion, Prompt
 
+log = logging.getLogger("agent_env.training")
+
+_Waiting: TypeAlias = "tuple[Prompt, asyncio.Future[tuple[Completion, int]]]"
+
 _MAX_BODY = 1024 * 1024
-_MAX_TOKENS = 16
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "top_p": (1, 1.0),
+    "top_k": (0, -1),
+    "min_p": (0, 0.0),
+    "stop": ([], ""),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "logit_bias": ({},),
+}
+"""What would change the distribution or the text, with the values that do not."""
 
 
 class PolicyServer:
@@ -34,8 +50,10 @@ class PolicyServer:
     Requests are sampled together, at most `batch`: as soon as none has come for `pause` seconds, and no later than
     `wait` seconds after the first. Besides OpenAI's fields an
     answer has `prompt_token_ids`, `policy_version` and, a choice, `token_ids` (vLLM's names); logprobs are told when
-    `logprobs` is asked for. Sampling shares the weights with whoever updates the policies, in memory, on this event
-    loop. Without `max_tokens` a completion has at most 16; `n`, tools and images are refused.
+    `logprobs` is asked for. Sampling shares the weights with whoever updates the policies, in memory: on this event
+    loop, or in a thread for policies that are `threaded`. Without `max_tokens` a completion has at most the policy's.
+    `n`, tools, images, stop words and whatever else bends the distribution (`top_p`, penalties) are refused: logprobs
+    are of what was sampled from.
     """
 
     def __init__(
@@ -48,9 +66,14 @@ class PolicyServer:
         for policy in policies:
             self.serve(policy)
 
+    async def settled(self) -> None:
+        """Returns when no policy is being sampled."""
+        for queue in self._queues.values():
+            await queue.settled()
+
     def serve(self, policy: Policy) -> None:
         """Serves a policy by its name, in place of an earlier one of that name."""
-        self._queues[policy.name] = _Queue(policy, self._pause, self._wait, self._batch)
+        self._queues[policy.name] = _Queue(policy, self._pause, self._wait, min(self._batch, policy.batch))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -90,18 +113,27 @@ class _Queue:
         self._pause = pause
         self._wait = wait
         self._batch = batch
-        self._waiting: list[tuple[Prompt, asyncio.Future[tuple[Completion, int]]]] = []
+        self._waiting: list[_Waiting] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._sampling: asyncio.Task[None] | None = None
 
     def complete(self, prompt: Prompt) -> asyncio.Future[tuple[Completion, int]]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[tuple[Completion, int]] = loop.create_future()
         self._waiting.append((prompt, future))
+        if self._sampling is not None:
+            # What comes while a thread samples is the next batch.
+            return future
         if len(self._waiting) >= self._batch:
             self._sample()
         elif self._timer is None:
             self._look_again(loop, loop.time() + self._wait)
         return future
+
+    async def settled(self) -> None:
+        """Returns when the batch that is being sampled, if any, has ended."""
+        while self._sampling is not None:
+            await asyncio.wait({self._sampling})
 
     def _look_again(self, loop: asyncio.AbstractEventLoop, latest: float) -> None:
         """Samples after a pause in which nobody came, or else looks again."""
@@ -120,19 +152,46 @@ class _Queue:
             self._timer.cancel()
             self._timer = None
         waiting = [entry for entry in self._waiting if not entry[1].done()]
-        self._waiting = []
+        waiting, self._waiting = waiting[: self._batch], waiting[self._batch :]
         if not waiting:
             return
+        if self.policy.threaded:
+            self._sampling = asyncio.create_task(self._sample_apart(waiting))
+            return
         try:
-            completions = self.policy.sample([prompt for prompt, _ in waiting])
+            completions, version = self._completed(waiting)
         except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits must be told
-            for _, future in waiting:
+            self._fail(waiting, error)
+        else:
+            self._answer(waiting, completions, version)
+
+    async def _sample_apart(self, waiting: list[_Waiting]) -> None:
+        try:
+            completions, version = await asyncio.to_thread(self._completed, waiting)
+        except Exception as error:  # noqa: BLE001 - whatever it was, everybody who waits must be told
+            self._fail(waiting, error)
+        else:
+            self._answer(waiting, completions, version)
+        finally:
+            self._sampling = None
+        self._sample()
+
+    def _completed(self, waiting: list[_Waiting]) -> tuple[list[Completion], int]:
+        with self.policy.lock:
+            return self.policy.sample([prompt for prompt, _ in waiting]), self.policy.version
+
+    def _answer(self, waiting: list[_Waiting], completions: list[Completion], version: int) -> None:
+        for (_, future), completion in zip(waiting, completions, strict=True):
+            if not future.done():
+                future.set_result((completion, version))
+
+    def _fail(self, waiting: list[_Waiting], error: Exception) -> None:
+        log.error("the policy %r could not be sampled", self.policy.name, exc_info=error)
+        for _, future in waiting:
+            if not future.done():
                 failure = AgentFailed(f"the policy {self.policy.name!r} could not be sampled: {type(error).__name__}")
                 failure.__cause__ = error
                 future.set_exception(failure)
-            return
-        for (_, future), completion in zip(waiting, completions, strict=True):
-            future.set_result((completion, self.policy.version))
 
 
 class _Answer:
@@ -183,8 +242,10 @@ class _Answer:
             zip(self._completion.token_ids, self._completion.logprobs, strict=True), start=1
         ):
             text = tokenizer.decode(self._completion.token_ids[:count])
-            delta, said = {"content": text[len(said) :]}, text
             last = count == len(self._completion.token_ids)
+            if text.endswith(_UNFINISHED) and not last:
+                text = said  # the character's other bytes are in the tokens to come
+            delta, said = {"content": text[len(said) :]}, text
             choice = {"token_ids": [token], "logprobs": self._entries([token], [logprob])}
             await self._event(send, delta, choice, self._completion.finish_reason if last else None)
         if not self._completion.token_ids:
@@ -210,15 +271,16 @@ class _Answer:
     def _entries(self, token_ids: list[int], logprobs: list[float]) -> dict[str, Any] | None:
         if not self._logprobs:
             return None
-        names = self._policy.tokenizer.tokens
+        name = self._policy.tokenizer.name
         return {
             "content": [
-                {"token": names[token], "logprob": logprob} for token, logprob in zip(token_ids, logprobs, strict=True)
+                {"token": name(token), "logprob": logprob} for token, logprob in zip(token_ids, logprobs, strict=True)
             ]
         }
 
 
 _CHUNK = "chat.completion.chunk"
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 def _prompt(request: dict[str, Any], policy: Policy) -> Prompt:
@@ -228,19 +290,23 @@ def _prompt(request: dict[str, Any], policy: Policy) -> Prompt:
     for name in ("tools", "functions", "response_format"):
         if request.get(name):
             raise InvalidArguments(f"this server has no {name!r}; its models only speak")
-    if request.get("n", 1) != 1:
+    for name, neutral in _NEUTRAL.items():
+        value = request.get(name)
+        if value is not None and value not in neutral:
+            raise InvalidArguments(f"this server samples as the model says and takes no {name!r}, not {value!r}")
+    if (request.get("n") or 1) != 1:
         raise InvalidArguments(f"this server makes one completion a request, not n={request['n']!r}")
     temperature = request.get("temperature")
     if temperature is None:
         temperature = 1.0
     if not isinstance(temperature, int | float) or not 0 <= temperature <= 2:
         raise InvalidArguments(f"the temperature must be from 0 to 2, not {temperature!r}")
-    bound = request.get("max_completion_tokens") or request.get("max_tokens") or _MAX_TOKENS
+    bound = request.get("max_completion_tokens") or request.get("max_tokens") or policy.max_tokens
     if not isinstance(bound, int) or bound < 1:
         raise InvalidArguments(f"max_tokens must be a whole number above 0, not {bound!r}")
     token_ids = policy.tokenizer.render(messages)
-    if len(token_ids) >= policy.model.config.context:
+    if len(token_ids) >= policy.model.context:
         raise InvalidArguments(
-            f"the chat has {len(token_ids)} tokens; the model {policy.name!r} sees {policy.model.config.context}"
+            f"the chat has {len(token_ids)} tokens; the model {policy.name!r} sees {policy.model.context}"
         )
     return Prompt(token_ids, float(temperature), bound)

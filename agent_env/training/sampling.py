@@ -8,7 +8,8 @@ from typing import Literal
 
 import torch
 
-from agent_env.training.tiny import END, PAD, Cache, TinyLM
+from agent_env.training.language import LanguageModel
+from agent_env.training.tiny import PAD
 
 
 @dataclass(slots=True)
@@ -31,11 +32,15 @@ class Completion:
 
 
 @torch.inference_mode()
-def sample(model: TinyLM, prompts: Sequence[Prompt], generator: torch.Generator | None = None) -> list[Completion]:
+def sample(
+    model: LanguageModel, prompts: Sequence[Prompt], generator: torch.Generator | None = None
+) -> list[Completion]:
     """Completes a batch of prompts, of any lengths, until the end mark or each one's bound.
 
-    A prompt that leaves no room in the model's context gets none: its completion is empty and ends by length.
+    A prompt that leaves no room in the model's context gets none: its completion is empty and ends by length. The
+    generator must be of the model's device.
     """
+    device = model.device
     longest = max(len(prompt.token_ids) for prompt in prompts)
     tokens = torch.tensor([[PAD] * (longest - len(prompt.token_ids)) + prompt.token_ids for prompt in prompts])
     padded = any(len(prompt.token_ids) < longest for prompt in prompts)
@@ -44,13 +49,17 @@ def sample(model: TinyLM, prompts: Sequence[Prompt], generator: torch.Generator 
     heat = torch.tensor([[prompt.temperature] for prompt in prompts])
     greedy = heat <= 0
     any_greedy = bool(greedy.any())
-    scale = torch.where(greedy, 1.0, heat)
+    scale = torch.where(greedy, 1.0, heat).to(device)
+    tokens, greedy = tokens.to(device), greedy.to(device)
+    if padding is not None:
+        padding = padding.to(device)
     completions = [Completion([], [], "length") for _ in prompts]
-    bounds = [min(prompt.max_tokens, model.config.context - len(prompt.token_ids)) for prompt in prompts]
+    bounds = [min(prompt.max_tokens, model.context - len(prompt.token_ids)) for prompt in prompts]
     live = {index for index, bound in enumerate(bounds) if bound > 0}
-    cache: Cache = []
+    ends = model.ends
+    cache = model.new_cache()
     for step in range(max(bounds, default=0)):
-        logprobs = torch.log_softmax(model(tokens, padding, cache)[:, -1] / scale, dim=-1)
+        logprobs = torch.log_softmax(model(tokens, padding, cache, last=True)[:, -1] / scale, dim=-1)
         # The first of exponential clocks with these rates to ring is a sample (the Gumbel-max trick).
         clocks = torch.empty_like(logprobs).exponential_(generator=generator)
         chosen = (logprobs - clocks.log()).argmax(dim=-1, keepdim=True)
@@ -63,7 +72,7 @@ def sample(model: TinyLM, prompts: Sequence[Prompt], generator: torch.Generator 
             completion = completions[index]
             completion.token_ids.append(token)
             completion.logprobs.append(logprob)
-            if token == END:
+            if token in ends:
                 completion.finish_reason = "stop"
                 live.discard(index)
             elif step + 1 >= bounds[index]:
@@ -72,5 +81,5 @@ def sample(model: TinyLM, prompts: Sequence[Prompt], generator: torch.Generator 
             break
         tokens = chosen
         if padding is not None:
-            padding = torch.cat((padding, torch.zeros(len(prompts), 1, dtype=torch.bool)), dim=1)
+            padding = torch.cat((padding, torch.zeros(len(prompts), 1, dtype=torch.bool, device=device)), dim=1)
     return completions

@@ -6,8 +6,10 @@ make 90,000 parameters. Needs the extra `agent-env[train]`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from agent_env.errors import ConfigurationError, InvalidArguments
@@ -24,6 +26,9 @@ Cache: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"
 ROLES = ("system", "user", "assistant", "tool")
 PAD, END = 0, 1
 
+KIND = "agent-env-tiny"
+"""What the `config.json` of a saved tiny model says under `model_type`."""
+
 
 class WordTokenizer:
     """Turns texts of known words into ids and chats into prompts.
@@ -38,6 +43,11 @@ class WordTokenizer:
         self.tokens = ["<pad>", "<end>", *(f"<{role}>" for role in ROLES), *sorted(set(words))]
         self._ids = {token: index for index, token in enumerate(self.tokens)}
 
+    @property
+    def words(self) -> list[str]:
+        """The words, without the marks."""
+        return self.tokens[len(ROLES) + 2 :]
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -51,6 +61,10 @@ class WordTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The words of a text, without marks."""
         return " ".join(self.tokens[index] for index in ids if index >= len(ROLES) + 2)
+
+    def name(self, token: int) -> str:
+        """A word, or a mark such as `<end>`."""
+        return self.tokens[token]
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The prompt of a chat; raises `InvalidArguments` for a message that is not text of a known role."""
@@ -101,10 +115,34 @@ class TinyLM(nn.Module):
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
 
+    @property
+    def context(self) -> int:
+        """The longest sequence in tokens."""
+        return self.config.context
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The end of an assistant's message."""
+        return frozenset((END,))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embed.weight.device
+
+    def new_cache(self) -> Cache:
+        """A cache that has seen nothing."""
+        return []
+
     def forward(
-        self, tokens: torch.Tensor, padding: torch.Tensor | None = None, cache: Cache | None = None
+        self,
+        tokens: torch.Tensor,
+        padding: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        *,
+        last: bool = False,
     ) -> torch.Tensor:
-        """The logits of the token after each one; `cache`, a list that begins empty, keeps what was seen before."""
+        """The logits of the token after each one, or after the `last` one; `cache` keeps what was seen before."""
         seen = cache[0][0].shape[2] if cache else 0
         count = tokens.shape[1]
         if padding is None and seen + count > self.config.context:
@@ -114,8 +152,14 @@ class TinyLM(nn.Module):
         mask = None if padding is None else _visible(padding, count)
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden, turn, mask, cache, index)
-        logits: torch.Tensor = self.head(self.norm(hidden))
+        logits: torch.Tensor = self.head(self.norm(hidden[:, -1:] if last else hidden))
         return logits
+
+    def save(self, directory: Path, tokenizer: WordTokenizer) -> None:
+        """Writes the shape and the words to `config.json`, the weights to `weights.pt`."""
+        config = {"model_type": KIND, **asdict(self.config), "words": tokenizer.words}
+        (directory / "config.json").write_text(json.dumps(config, ensure_ascii=False), "utf-8")
+        torch.save(self.state_dict(), directory / "weights.pt")
 
 
 class _Layer(nn.Module):
@@ -187,3 +231,13 @@ def make_model(tokenizer: WordTokenizer, *, seed: int, **shape: int) -> TinyLM:
         return TinyLM(TinyConfig(len(tokenizer), **shape))
     finally:
         torch.set_rng_state(state)
+
+
+def load_tiny(directory: Path) -> tuple[TinyLM, WordTokenizer]:
+    """Reads a model and its tokenizer that `TinyLM.save` wrote."""
+    config = json.loads((directory / "config.json").read_text("utf-8"))
+    tokenizer = WordTokenizer(config["words"])
+    shape = {name: config[name] for name in ("vocabulary", "width", "layers", "heads", "context")}
+    model = TinyLM(TinyConfig(**shape))
+    model.load_state_dict(torch.load(directory / "weights.pt", map_location="cpu", weights_only=True))
+    return model, tokenizer

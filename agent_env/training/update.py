@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from agent_env.training.language import LanguageModel
 from agent_env.training.rows import Row
-from agent_env.training.tiny import PAD, TinyLM
+from agent_env.training.tiny import PAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class Settings:
     `average` says what counts the same in the loss: each of the "tokens" that were sampled, so that whoever says more
     counts for more; or each of the "units", a seat in an episode, so that neither long conversations nor many rows
     outweigh others (by the rows' `weight`, which is their share in their unit and is used for nothing else).
+
+    `batch_tokens` bounds how many tokens, padding included, go through the model at a time; the gradients of all parts
+    add up to that of the whole, so it decides on memory alone. None is all at once.
     """
 
     learning_rate: float = 3e-3
@@ -31,6 +35,7 @@ class Settings:
     clip_norm: float = 1.0
     epochs: int = 1
     average: Literal["tokens", "units"] = "tokens"
+    batch_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,50 +51,89 @@ class UpdateStats:
 
 
 def train_step(
-    model: TinyLM, optimizer: torch.optim.Optimizer, rows: Sequence[Row], settings: Settings
+    model: LanguageModel, optimizer: torch.optim.Optimizer, rows: Sequence[Row], settings: Settings
 ) -> UpdateStats | None:
     """Updates a model from its own rows, each with its advantage; None without rows.
 
-    The loss of a batch is a mean over the sampled tokens or over the units, as `settings.average` says.
+    The loss of a batch is a mean over the sampled tokens or over the units, as `settings.average` says. Tokens are
+    compared under the temperature at which they were sampled (that of a greedy one counts as 1, as its logprob does).
     """
     if not rows:
         return None
-    tokens, mask = batch([row.token_ids for row in rows], [row.loss_mask for row in rows])
-    old = _padded([row.logprobs for row in rows], 0.0)[:, 1:]
-    advantage = torch.tensor([[row.advantage] for row in rows])
-    count = mask.sum()
-    shares, total = _shares(rows, mask, settings)
+    count = sum(sum(row.loss_mask[1:]) for row in rows)
+    total = float(count if settings.average == "tokens" else sum(row.weight for row in rows))
     stats: UpdateStats | None = None
     for _ in range(settings.epochs):
-        logprobs, entropy = token_logprobs(model, tokens)
-        ratio = ((logprobs - old) * mask).exp()
-        kept = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-        gain = torch.minimum(ratio * advantage, kept * advantage)
-        spread = (entropy * shares).sum() / total
-        loss = -(gain * shares).sum() / total - settings.entropy * spread
         optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        sums = torch.zeros(3)
+        for part in _parts(rows, settings.batch_tokens):
+            sums += _backward(model, part, settings, total)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimizer.step()
-        clipped = ((ratio != kept) * mask).sum() / count
-        stats = UpdateStats(len(rows), int(count.item()), loss.item(), spread.item(), clipped.item(), norm.item())
+        loss, entropy, clipped = sums.tolist()
+        stats = UpdateStats(len(rows), count, loss, entropy, clipped / max(count, 1), float(norm))
     return stats
 
 
-def _shares(rows: Sequence[Row], mask: torch.Tensor, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
-    """How much each predicted token counts in the loss, and what all of them add up to."""
+def _backward(model: LanguageModel, rows: Sequence[Row], settings: Settings, total: float) -> torch.Tensor:
+    """Adds the gradients of a part of the rows; gives its shares in the loss and the entropy, and its clipped ratios."""
+    tokens, mask = batch([row.token_ids for row in rows], [row.loss_mask for row in rows])
+    old = _padded([row.logprobs for row in rows], 0.0)[:, 1:]
+    shares = _shares(rows, mask, settings) / total
+    heat = _padded([_temperatures(row) for row in rows], 1.0)[:, 1:, None]
+    advantage = torch.tensor([[row.advantage] for row in rows])
+    device = model.device
+    mask, old, shares, advantage = mask.to(device), old.to(device), shares.to(device), advantage.to(device)
+    logprobs, entropy = token_logprobs(model, tokens.to(device), heat.to(device))
+    ratio = ((logprobs - old) * mask).exp()
+    kept = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+    gain = torch.minimum(ratio * advantage, kept * advantage)
+    spread = (entropy * shares).sum()
+    loss = -(gain * shares).sum() - settings.entropy * spread
+    torch.autograd.backward(loss)
+    return torch.stack((loss, spread, ((ratio != kept) * mask).sum())).detach().cpu()
+
+
+def _parts(rows: Sequence[Row], tokens: int | None) -> Iterator[Sequence[Row]]:
+    """Cuts rows into parts of at most so many tokens as they are padded, at least a row each."""
+    if tokens is None:
+        yield rows
+        return
+    part: list[Row] = []
+    for row in sorted(rows, key=lambda row: len(row.token_ids)):
+        # They come shortest first, so the last one is what all are padded to.
+        if part and len(row.token_ids) * (len(part) + 1) > tokens:
+            yield part
+            part = []
+        part.append(row)
+    yield part
+
+
+def _temperatures(row: Row) -> list[float]:
+    temperatures = [1.0] * len(row.token_ids)
+    for span in row.spans:
+        if span.temperature is not None and span.temperature > 0:
+            temperatures[span.start : span.end] = [span.temperature] * (span.end - span.start)
+    return temperatures
+
+
+def _shares(rows: Sequence[Row], mask: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """How much each predicted token counts in the loss."""
     if settings.average == "tokens":
-        return mask, mask.sum()
+        return mask
     weights = torch.tensor([[row.weight] for row in rows])
-    return mask * weights / mask.sum(dim=1, keepdim=True).clamp(min=1), weights.sum()
+    return mask * weights / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def fit(model: TinyLM, optimizer: torch.optim.Optimizer, sequences: Sequence[tuple[list[int], list[int]]]) -> float:
+def fit(
+    model: LanguageModel, optimizer: torch.optim.Optimizer, sequences: Sequence[tuple[list[int], list[int]]]
+) -> float:
     """Takes one supervised step on (prompt, answer) pairs and returns the loss in nats a token of the answers."""
     tokens, mask = batch(
         [prompt + answer for prompt, answer in sequences],
         [[0] * len(prompt) + [1] * len(answer) for prompt, answer in sequences],
     )
+    tokens, mask = tokens.to(model.device), mask.to(model.device)
     logprobs, _ = token_logprobs(model, tokens)
     loss = -(logprobs * mask).sum() / mask.sum()
     optimizer.zero_grad()
@@ -103,9 +147,11 @@ def batch(sequences: Sequence[list[int]], masks: Sequence[list[int]]) -> tuple[t
     return _padded(sequences, PAD), _padded(masks, 0)[:, 1:].float()
 
 
-def token_logprobs(model: TinyLM, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def token_logprobs(
+    model: LanguageModel, tokens: torch.Tensor, temperature: torch.Tensor | float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The logprob of each token after the first and the entropy of the distribution it came from, both `[B, T - 1]`."""
-    distribution = torch.log_softmax(model(tokens[:, :-1]), dim=-1)
+    distribution = torch.log_softmax(model(tokens[:, :-1]) / temperature, dim=-1)
     logprobs = distribution.gather(2, tokens[:, 1:, None])[:, :, 0]
     return logprobs, -(distribution.exp() * distribution).sum(dim=-1)
 
