@@ -83,13 +83,18 @@ async def test_azure_clients_are_routed_too(models: ModelServer) -> None:
     await client.close()
 
 
-async def test_another_way_to_ask_a_model_is_refused_and_embeddings_go_their_own_way(models: ModelServer) -> None:
+async def test_every_way_to_ask_a_model_takes_the_route_and_embeddings_go_their_own_way(models: ModelServer) -> None:
     client = models.client()
-    with routed(models.route("red")):
-        with pytest.raises(WrapError, match="use_responses_api=False"):
+    with routed(models.route("red")) as route:
+        # This server speaks chat completions alone, which it says of the route's own paths.
+        with pytest.raises(openai.NotFoundError):
             await client.responses.create(model="own-model", input="hi")
         with pytest.raises(openai.NotFoundError):
+            await client.completions.create(model="own-model", prompt="hi")
+        assert route is not None and route.requests == 2
+        with pytest.raises(openai.NotFoundError):
             await client.embeddings.create(model="own-model", input="hi")
+        assert route.requests == 2
     assert models.asked == []
 
 

@@ -1,7 +1,7 @@
-"""Re-points the openai SDK's chat requests, for agents whose model cannot be set once they are built.
+"""Re-points the openai SDK's model requests, for agents whose model cannot be set once they are built.
 
-While a route is current, every chat completion of every openai client goes to the route instead: its URL, its key,
-its model name. Nothing of the client's own credentials goes along. The route is a context variable, so turns that
+While a route is current, every chat completion, completion and response of every openai client goes to the route
+instead: its URL, its key, its model name. Nothing of the client's own credentials goes along. The route is a context variable, so turns that
 run at the same time keep theirs apart, also in threads that copy the context.
 
 This uses one private method of the SDK, since no public one is asked at request time; `install` proves it first
@@ -21,13 +21,24 @@ from typing import Any
 from agent_env_wrappers.contract import ModelRoute, WrapError
 
 CHAT = "/chat/completions"
-KEPT = frozenset({"accept", "accept-encoding", "connection", "content-length", "content-type", "user-agent"})
+PATHS = (CHAT, "/completions", "/responses")
+"""Where a model is asked, each below a route's `base_url`."""
+
+KEPT = frozenset(
+    {
+        *("accept", "accept-encoding", "connection", "content-length", "content-type", "user-agent"),
+        # They mark a retry, which is not told from a second call without them.
+        *("idempotency-key", "x-stainless-retry-count"),
+        # The SDK reads in its own request whether its caller wants the response itself.
+        "x-stainless-raw-response",
+    }
+)
 """Headers that go to a route: no other one, since any may hold a credential of the agent's owner."""
 
 
 @dataclass(slots=True)
 class Routed:
-    """The route of one turn and how many chat requests took it."""
+    """The route of one turn and how many requests took it."""
 
     route: ModelRoute
     requests: int = 0
@@ -38,7 +49,7 @@ _current: ContextVar[Routed | None] = ContextVar("agent_env_wrappers_route", def
 
 @contextmanager
 def routed(route: ModelRoute | None) -> Generator[Routed | None]:
-    """Sends the chat requests of the block to `route`; with None, to where each client sends them itself.
+    """Sends the model requests of the block to `route`; with None, to where each client sends them itself.
 
     A turn that is played inside another one's (a peer in the same process) must not inherit its route, so every
     wrapper that may reach the openai SDK enters this, with its own route or with None. Raises `WrapError` when the
@@ -99,14 +110,15 @@ class _BuildRequest:
 
     def __call__(self, client: Any, options: Any, **kwargs: Any) -> Any:
         turn = _current.get()
-        if turn is None or not options.url.endswith(("/completions", "/responses")):
+        path = next((path for path in PATHS if options.url.endswith(path)), None)
+        if turn is None or path is None:
             return self._original(client, options, **kwargs)
-        _refuse(client, options)
+        _refuse(client)
         route = turn.route
         body = {**(options.json_data or {}), **(options.extra_json or {}), "model": route.model}
         options = options.model_copy(update={"json_data": body, "extra_json": None})
         request = self._original(client, options, **kwargs)
-        request.url = type(request.url)(route.base_url.rstrip("/") + CHAT)
+        request.url = type(request.url)(route.base_url.rstrip("/") + path)
         headers = {name: value for name, value in request.headers.items() if name.lower() in KEPT}
         headers["host"] = request.url.netloc.decode("ascii")
         if route.api_key:
@@ -116,13 +128,8 @@ class _BuildRequest:
         return request
 
 
-def _refuse(client: Any, options: Any) -> None:
-    """Raises `WrapError` for requests that cannot take a route as they are, instead of letting them pass by it."""
-    if not options.url.endswith(CHAT):
-        raise WrapError(
-            f"the agent asks its model at {options.url!r}, and a route speaks chat completions alone; make its "
-            "model for them (of langchain: ChatOpenAI(use_responses_api=False))"
-        )
+def _refuse(client: Any) -> None:
+    """Raises `WrapError` for clients whose requests cannot take a route, instead of letting them pass by it."""
     signs = client.custom_auth is not None or getattr(client, "_provider_runtime", None) is not None
     if signs or client._client.auth is not None:
         raise WrapError(
