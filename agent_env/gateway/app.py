@@ -55,8 +55,8 @@ class Gateway:
     | request | bearer | does |
     |---|---|---|
     | `POST /runs` `{seats, run?, secret?}` | admin | opens a run: `{run, secret}` |
-    | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/{chat/completions,completions,responses,messages}` | the seat's | \
-one model call |
+    | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/chat/completions` | the seat's | one model call |
+    | `POST …/v1/completions`, `…/v1/responses`, `…/v1/messages` | the seat's | the same in other dialects |
     | `GET …/v1/models` | the seat's | the seat's model |
     | `POST /runs/{run}/{episode}/records` | any seat's of the episode | keeps a JSON array of turns and edges |
     | `POST /runs/{run}/records` `[{episode, token, records}]` | in the body | the same for several: `{results}`, a null or an error each |
