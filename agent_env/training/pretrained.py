@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -263,7 +264,8 @@ def read_pretrained(
     ends = _ends(model, inner)
     tokenizer = PretrainedTokenizer(inner)
     if adapter.exists():
-        model = _peft().PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+        with _of_its_time():
+            model = _peft().PeftModel.from_pretrained(model, folder, is_trainable=trainable)
     elif lora is not None:
         model = _adapt(model, lora, base, seed)
     if not trainable:
@@ -278,7 +280,7 @@ def _adapt(model: Any, lora: Lora, base: Path, seed: int) -> Any:
     )
     # Where its model is, for whoever reads the adapter from another folder.
     model.name_or_path = str(base.resolve())
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _of_its_time():
         torch.manual_seed(seed)
         return peft.get_peft_model(model, config)
 
@@ -333,6 +335,14 @@ def _text(message: Message) -> str:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
+
+
+@contextmanager
+def _of_its_time() -> Generator[None]:
+    """Hides that peft still asks for what transformers has since renamed: nobody who trains can do anything about it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        yield
 
 
 @contextmanager
