@@ -2,7 +2,7 @@
 
 | name | a unit's reward is compared with |
 |---|---|
-| `broadcast` | nothing of its own: it gets the advantage of the agent at the top of its path, among attempts at its problem |
+| `broadcast` | nothing of its own: it gets the advantage of the agent at the top of its path |
 | `per_seat` | what its seat got in other attempts at the same problem |
 | `per_parent_call` | what agents of its seat got that the same turn called; at the top, as `per_seat` |
 | `per_prompt` | what its seat got for the very same prompt; alone with its prompt, what its seat got in the batch |
@@ -74,8 +74,8 @@ def broadcast(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
 
 
 def per_seat(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
-    """Compares each unit with what the same seat got in other attempts at the same problem (GRPO for each agent: Dr. MAS,
-    arXiv 2602.08847). An episode counts once, however often it called the seat."""
+    """Compares each unit with what the same seat got in other attempts at the same problem (GRPO for each agent: Dr.
+    MAS, arXiv 2602.08847). An episode counts once, however often it called the seat."""
     return _compare(
         [_Compared((unit.origin, unit.seat), (unit.episode, unit.seat), unit.reward) for unit in units],
         normalise=normalise,
@@ -143,8 +143,8 @@ class RoleBaseline:
 
     For games of two sides, where the mean of a group is nought whatever they do, and for groups of one. Each episode
     counts once a seat: it is scored by the average of the episodes before it, which it then moves by `1 - decay`.
-    `values` are the averages by role (a seat of a scenario), `start` where they begin; keep the object from update to update, and `values`
-    from run to run.
+    `values` are the averages by role (a seat of a scenario), `start` where they begin; keep the object from update to
+    update, and `values` from run to run.
 
         baseline = RoleBaseline(decay=0.95)
         learn(policies, episodes, credit=baseline)
