@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic_core import from_json
 
@@ -45,6 +45,9 @@ class StreamCapture(ABC):
     was seen. `watch` is given each event's JSON before it is taken apart.
     """
 
+    what: ClassVar[str]
+    """What an event is called in messages."""
+
     def __init__(self, watch: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.done = False
         self._watch = watch
@@ -78,8 +81,6 @@ class StreamCapture(ABC):
             self.take(event)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ProtocolError(f"the model's server streamed what is no {self.what}") from None
-
-    what: str = "event"
 
     @abstractmethod
     def take(self, event: dict[str, Any]) -> None:

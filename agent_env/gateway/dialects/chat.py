@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from agent_env.episodes import CallRecord
 from agent_env.gateway.capture import StreamCapture
@@ -49,7 +49,8 @@ class Chat(Dialect):
 class ChoicesStream(StreamCapture):
     """A stream of chunks whose choices grow by what each chunk adds."""
 
-    object = ""
+    object: ClassVar[str]
+    """What the whole answer calls itself."""
 
     def __init__(self, watch: Callable[[dict[str, Any]], None] | None = None) -> None:
         super().__init__(watch)
