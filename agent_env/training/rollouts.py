@@ -205,24 +205,28 @@ class _Stream:
         ):
             try:
                 job = next(self._jobs, None)
+                if job is not None and self._known(job):
+                    continue
             except Exception as error:  # noqa: BLE001 - it is raised when those that are being played were taken
                 self._no_more = error
                 return
             if job is None:
                 return
-            if self._earlier is not None and self._earlier.has(job):
-                self._found(self._earlier.episode(job))
-                continue
             task = asyncio.create_task(self._player.play(job))
             self._playing.add(task)
             task.add_done_callback(self._end)
 
-    def _found(self, episode: Episode | None) -> None:
+    def _known(self, job: Job) -> bool:
+        """Tells whether a job was played by an earlier start, and hands its episode out where that is wanted."""
+        if self._earlier is None or not self._earlier.has(job):
+            return False
+        episode = self._earlier.episode(job)
         if episode is None:
             self._skipped += 1
         else:
             self._ended.append((episode, False))
             self._untaken += 1
+        return True
 
     def _end(self, task: asyncio.Task[Episode]) -> None:
         self._playing.discard(task)

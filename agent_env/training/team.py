@@ -98,13 +98,13 @@ async def wrapped(seats: Mapping[str, Seat]) -> AsyncGenerator[Mapping[str, Seat
     than a turn. Raises `ConfigurationError` for an agent that cannot be wrapped."""
     made: dict[int, AgentEnvironment] = {}
     ready: dict[str, Seat] = {}
-    for name, seat in seats.items():
-        if seat.env is not None and not isinstance(seat.env, _REACHED):
-            agent = made.setdefault(id(seat.env), AgentEnvironment(seat.env))
-            await agent.runtime()
-            seat = replace(seat, env=agent)
-        ready[name] = seat
     try:
+        for name, seat in seats.items():
+            if seat.env is not None and not isinstance(seat.env, _REACHED):
+                agent = made.setdefault(id(seat.env), AgentEnvironment(seat.env))
+                await agent.runtime()
+                seat = replace(seat, env=agent)
+            ready[name] = seat
         yield ready
     finally:
         for agent in made.values():

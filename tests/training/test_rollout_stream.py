@@ -180,6 +180,8 @@ async def test_a_task_that_fails_is_an_episode_that_is_not_ok_and_the_others_go_
         [("program", "TimeoutError")],
     ]
     assert "no JSON" in episodes[4].failures[0].message
+    # Nobody was called, so nobody is made up.
+    assert not any(episode.traces or episode.edges or episode.rewards for episode in episodes[:7])
     assert {episode.id for episode in seen} == {episode.id for episode in episodes}
 
 
