@@ -1,12 +1,12 @@
 """What the gateway adds to a model call, against the same server called directly, in one run.
 
-    python benchmarks/gateway.py [--calls 3000] [--concurrency 32] [--rounds 7] [--json]
+    python benchmarks/gateway.py [--calls 3000] [--concurrency 32] [--rounds 7] [--together] [--json]
 
 The model server and the gateway are processes of their own. The server answers at once, or after 50 ms, or it streams:
 the first token after 50 ms and each further one 20 ms later. It tells token ids and logprobs as a policy server does,
 and every call through the gateway is on disk before it is answered. Callers begin one after another, spread over the
-time of one call: beginning all in one instant would measure a queue that no agents make. The client is the leanest
-there is, so that its own work hides nothing; both ways have the same.
+time of one call, or with --together all in one instant, which makes a queue that agents seldom do. The client is the
+leanest there is, so that its own work hides nothing; both ways have the same.
 
 Rounds alternate between the two ways; a figure is the median of its rounds, and a difference is the median of the
 differences between neighbours. CPU is the gateway's own, by the kernel's count. Absolute times depend on the machine
@@ -125,7 +125,9 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def play(ways: Iterator[tuple[str, dict[str, str]]], kind: Kind, calls: int, concurrency: int, pid: int) -> Round:
+async def play(
+    ways: Iterator[tuple[str, dict[str, str]]], kind: Kind, calls: int, concurrency: int, pid: int, *, together: bool
+) -> Round:
     """Makes `calls` calls at a concurrency, the next one as soon as one is answered."""
     firsts: list[float] = []
     wholes: list[float] = []
@@ -134,7 +136,8 @@ async def play(ways: Iterator[tuple[str, dict[str, str]]], kind: Kind, calls: in
     body = json.dumps({"model": "any", "messages": MESSAGES, **wanted}).encode()
 
     async def work(number: int) -> None:
-        await asyncio.sleep(kind.took * number / concurrency)
+        if not together:
+            await asyncio.sleep(kind.took * number / concurrency)
         for _ in left:
             url, headers = next(ways)
             endpoint = Endpoint.of(url, headers)
@@ -170,7 +173,7 @@ def through(run: RunHandle) -> Iterator[tuple[str, dict[str, str]]]:
         yield f"{seen.model_url('c1')}/chat/completions", {"Authorization": f"Bearer {token}"}
 
 
-async def measure(calls: int, concurrency: int, rounds: int, quiet: bool) -> list[Row]:
+async def measure(calls: int, concurrency: int, rounds: int, *, together: bool, quiet: bool) -> list[Row]:
     """Measures every kind of server, both ways, alternately."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", SERVER), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -187,12 +190,13 @@ async def measure(calls: int, concurrency: int, rounds: int, quiet: bool) -> lis
                 async with await RunHandle.open(gateway.url, gateway.admin_token, seats) as run:
                     ways = directly(url), through(run)
                     for way in ways:
-                        await play(way, KINDS[0], calls // 4, concurrency, gateway.pid)
+                        await play(way, KINDS[0], calls // 4, concurrency, gateway.pid, together=together)
                     for kind in KINDS:
                         taken: tuple[list[Round], list[Round]] = ([], [])
                         for _ in range(rounds):
                             for way, found in zip(ways, taken, strict=True):
-                                found.append(await play(way, kind, int(calls * kind.share), concurrency, gateway.pid))
+                                count = int(calls * kind.share)
+                                found.append(await play(way, kind, count, concurrency, gateway.pid, together=together))
                             progress.advance(task)
                         rows.append(summed_up(kind.name, *taken))
     finally:
@@ -226,9 +230,12 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--together", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = uvloop.run(measure(options.calls, options.concurrency, options.rounds, options.json))
+    rows = uvloop.run(
+        measure(options.calls, options.concurrency, options.rounds, together=options.together, quiet=options.json)
+    )
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
