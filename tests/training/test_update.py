@@ -136,6 +136,14 @@ def test_by_units_each_seat_in_an_episode_counts_once(tokenizer: WordTokenizer) 
     assert loss(tokenizer, [*many, rows[1]], settings) == pytest.approx(-(0.5 - 1.0) / 2)
 
 
+def test_by_units_the_entropy_bonus_counts_each_seat_once_too(tokenizer: WordTokenizer) -> None:
+    long, short = sampled_now(tokenizer, [3], [6, 7, 8], 0.0), sampled_now(tokenizer, [4], [6], 0.0)
+    settings = Settings(entropy=1.0, average="units")
+    alone = [loss(tokenizer, [one], settings) for one in (long, short)]
+    assert loss(tokenizer, [long, short], settings) == pytest.approx(sum(alone) / 2, rel=1e-5)
+    assert abs(alone[0] - alone[1]) > 1e-3
+
+
 def test_by_units_it_does_not_matter_where_a_conversation_was_cut(tokenizer: WordTokenizer) -> None:
     settings = Settings(entropy=0.3, average="units", clip_norm=1e9)
     whole = sampled_now(tokenizer, [3], [6, 7, 8], 1.0)
