@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 from agent_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from agent_env.training.checkpoints import Run as Run
     from agent_env.training.credit import RoleBaseline as RoleBaseline
     from agent_env.training.credit import group_advantages as group_advantages
     from agent_env.training.learning import credit_rows as credit_rows
     from agent_env.training.learning import learn as learn
+    from agent_env.training.loop import evaluate as evaluate
+    from agent_env.training.loop import mean_rewards as mean_rewards
+    from agent_env.training.loop import policies_served as policies_served
+    from agent_env.training.loop import training_loop as training_loop
     from agent_env.training.plots import plot_curves as plot_curves
     from agent_env.training.policy import Policy as Policy
     from agent_env.training.policy_server import PolicyServer as PolicyServer
+    from agent_env.training.pretrained import Lora as Lora
+    from agent_env.training.pretrained import load_pretrained as load_pretrained
     from agent_env.training.progress import rollout_progress as rollout_progress
     from agent_env.training.publishing import InMemory as InMemory
     from agent_env.training.publishing import PublishedPolicy as PublishedPolicy
@@ -38,12 +45,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "InMemory": "publishing",
+    "Lora": "pretrained",
     "Policy": "policy",
     "PolicyServer": "policy_server",
-    "RoleBaseline": "credit",
     "PublishedPolicy": "publishing",
     "Publisher": "publishing",
+    "RoleBaseline": "credit",
     "Row": "rows",
+    "Run": "checkpoints",
     "Scenario": "scenario",
     "Seat": "scenario",
     "Settings": "update",
@@ -54,23 +63,30 @@ _HOMES = {
     "collect": "rollouts",
     "credit_rows": "learning",
     "cut_rows": "rows",
+    "evaluate": "loop",
     "group_advantages": "credit",
     "learn": "learning",
+    "load_pretrained": "pretrained",
     "make_model": "tiny",
+    "mean_rewards": "loop",
     "plot_curves": "plots",
+    "policies_served": "loop",
     "rollout": "rollouts",
     "rollout_progress": "progress",
+    "training_loop": "loop",
     "warm_start": "warm",
 }
 
 __all__ = [
     "InMemory",
+    "Lora",
     "Policy",
     "PolicyServer",
     "PublishedPolicy",
     "Publisher",
     "RoleBaseline",
     "Row",
+    "Run",
     "Scenario",
     "Seat",
     "Settings",
@@ -81,12 +97,17 @@ __all__ = [
     "collect",
     "credit_rows",
     "cut_rows",
+    "evaluate",
     "group_advantages",
     "learn",
+    "load_pretrained",
     "make_model",
+    "mean_rewards",
     "plot_curves",
+    "policies_served",
     "rollout",
     "rollout_progress",
+    "training_loop",
     "warm_start",
 ]
 

@@ -68,6 +68,14 @@ class LanguageModel(Protocol):
         """The weights; those that do not require a gradient stay as they are."""
         ...
 
+    def state_dict(self) -> Mapping[str, Any]:
+        """The weights by name, as tensors."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> Any:
+        """Takes weights that `state_dict` gave."""
+        ...
+
     def save(self, directory: Path, tokenizer: Any) -> None:
         """Writes the weights and the tokenizer, as `load_model` reads them."""
         ...

@@ -75,6 +75,11 @@ class PolicyServer:
         """Serves a policy by its name, in place of an earlier one of that name."""
         self._queues[policy.name] = _Queue(policy, self._pause, self._wait, min(self._batch, policy.batch))
 
+    def serves(self, policy: Policy) -> bool:
+        """Tells whether it is this policy that is served by its name."""
+        queue = self._queues.get(policy.name)
+        return queue is not None and queue.policy is policy
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             match scope["method"], scope["path"]:

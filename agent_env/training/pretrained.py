@@ -158,6 +158,15 @@ class PretrainedLM:
         found: Iterator[torch.nn.Parameter] = self.inner.parameters()
         return found
 
+    def state_dict(self) -> Mapping[str, Any]:
+        """The weights by name, those of the adapter among them."""
+        found: Mapping[str, Any] = self.inner.state_dict()
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> Any:
+        """Takes weights that `state_dict` gave."""
+        return self.inner.load_state_dict(state_dict)
+
     def save(self, directory: Path, tokenizer: Any) -> None:
         """Writes model (or adapter alone) and tokenizer with `save_pretrained`."""
         with _quiet():

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from agent_env.errors import AgentFailed
 from agent_env.training.language import LanguageModel
 from agent_env.training.rows import Row
 from agent_env.training.tiny import PAD
@@ -69,6 +70,11 @@ def train_step(
         for part in _parts(rows, settings.batch_tokens):
             sums += _backward(model, part, settings, total)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+        if not torch.isfinite(norm):
+            raise AgentFailed(
+                f"the gradient's norm is {float(norm)}, so no weight was changed; look at the rows, or lower the learning "
+                f"rate of {settings.learning_rate}"
+            )
         optimizer.step()
         loss, entropy, clipped = sums.tolist()
         stats = UpdateStats(len(rows), count, loss, entropy, clipped / max(count, 1), float(norm))
