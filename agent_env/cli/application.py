@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent_env.cli import calling, cards, checking, diagnosis, episodes, hub, matching, serving
+from agent_env.cli import calling, cards, checking, diagnosis, episodes, gateway, hub, matching, serving
 from agent_env.cli.help import Application
 
 app = Application(
@@ -42,6 +42,7 @@ app.command("call")(calling.call)
 app.command("chat")(calling.chat)
 app.command("match")(matching.match)
 app.add_typer(hub.app, name="hub")
+app.command("gateway")(gateway.gateway)
 app.add_typer(episodes.app, name="episodes")
 app.command("doctor")(diagnosis.doctor)
 

@@ -7,17 +7,8 @@ import json
 import os
 
 from agent_env.gateway.app import Gateway
-from agent_env.gateway.server import ADMIN_VARIABLE, running
-from agent_env.net.serving import run_loop, stop_signals
-
-
-async def serve(gateway: Gateway, host: str, port: int, *, until_stdin_ends: bool) -> None:
-    """Serves until the process is told to stop."""
-    with stop_signals(until_stdin_ends=until_stdin_ends) as stop:
-        async with running(gateway, host=host, port=port) as url:
-            print(json.dumps({"url": url}), flush=True)
-            await stop.wait()
-    gateway.close()
+from agent_env.gateway.server import ADMIN_VARIABLE, serve
+from agent_env.net.serving import run_loop
 
 
 def main() -> None:
@@ -32,7 +23,11 @@ def main() -> None:
     if not token:
         parser.error(f"set {ADMIN_VARIABLE} to the admin token")
     gateway = Gateway(options.directory, admin_token=token)
-    run_loop(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends))
+
+    def ready(url: str) -> None:
+        print(json.dumps({"url": url}), flush=True)
+
+    run_loop(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends, on_ready=ready))
 
 
 if __name__ == "__main__":

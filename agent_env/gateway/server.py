@@ -7,15 +7,16 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_env.errors import LaunchFailed
+from agent_env.gateway.app import Gateway
 from agent_env.net import bound_url, listen
-from agent_env.net.serving import served
+from agent_env.net.serving import served, stop_signals
 
 ADMIN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
 """The environment variable that hands a gateway process its admin token."""
@@ -33,6 +34,22 @@ async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncG
     listener = listen(host, port)
     async with served(app, listener, lifespan=False, stop_seconds=1):
         yield bound_url(listener)
+
+
+async def serve(
+    gateway: Gateway,
+    host: str,
+    port: int,
+    *,
+    on_ready: Callable[[str], None],
+    until_stdin_ends: bool | None = None,
+) -> None:
+    """Serves a gateway until the process is told to stop; `on_ready` is given its URL."""
+    with stop_signals(until_stdin_ends=until_stdin_ends) as stop:
+        async with running(gateway, host=host, port=port) as url:
+            on_ready(url)
+            await stop.wait()
+    gateway.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,48 @@
+"""`agent-env gateway`: the model endpoint that records and routes, as a server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_env.cli.output import Json, print_json, reported, say
+
+TOKEN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
+
+
+def gateway(
+    directory: Annotated[Path, typer.Option(help="Where the journals of runs go.", file_okay=False)] = Path("journal"),
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8791,
+    token_env: Annotated[
+        str, typer.Option(metavar="VARIABLE", help="The environment variable that has the admin token.")
+    ] = TOKEN_VARIABLE,
+    as_json: Json = False,
+) -> None:
+    """Serves a gateway until it is interrupted: agents' model calls go through it, and are recorded."""
+    with reported(as_json=as_json):
+        from agent_env.errors import ConfigurationError
+        from agent_env.gateway import Gateway
+        from agent_env.gateway.server import serve
+        from agent_env.net.serving import run_loop
+
+        # What the gateway starts must not inherit it.
+        token = os.environ.pop(token_env, "")
+        if not token:
+            # What stands there may be a token.
+            named = token_env if token_env.isidentifier() else "the variable that --token-env names"
+            raise ConfigurationError(
+                f"{named} must have the admin token, which opens runs; make one with: "
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+
+        def ready(url: str) -> None:
+            if as_json:
+                print_json({"url": url, "directory": str(directory)})
+            else:
+                say(f"the gateway is served at {url}; its journals are in {directory}")
+
+        run_loop(serve(Gateway(directory, admin_token=token), host, port, on_ready=ready))

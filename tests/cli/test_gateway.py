@@ -1,0 +1,74 @@
+"""`agent-env gateway`: a gateway that runs until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.cli.gateway import TOKEN_VARIABLE
+from agent_env.gateway import RunHandle
+from agent_env.gateway.server import ADMIN_VARIABLE
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def open_run(url: str, token: str) -> str:
+    async with await RunHandle.open(url, token, {"a": None}, run="r1") as run:
+        return run.run
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_gateway_is_served_until_it_is_told_to_stop(cli: Any, as_json: bool) -> None:
+    environment = {**cli.environment, "MY_TOKEN": "s3cret"}
+    words = ("gateway", "--directory", "runs", "--port", "0", "--token-env", "MY_TOKEN", *(("--json",) * as_json))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent_env.cli", *words],
+        cwd=cli.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        said = ""
+        while "journals" not in said and not said.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, "the gateway ended before it was ready"
+            said += line
+        url = json.loads(said)["url"] if as_json else said.split("served at ")[1].split(";")[0]
+        assert asyncio.run(open_run(url, "s3cret")) == "r1"
+        assert (Path(cli.folder) / "runs" / "r1.jsonl").is_file()
+        # The token is out of the environment of what the process starts.
+        assert "s3cret" not in said
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_gateway_wants_its_token_out_of_a_variable(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TOKEN_VARIABLE == ADMIN_VARIABLE
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert f"{TOKEN_VARIABLE} must have the admin token" in " ".join(cli("gateway", code=1).split())
+    said = cli("gateway", "--token-env", "s3cret-value", code=1)
+    assert "s3cret" not in said and "--token-env names" in " ".join(said.split())
+    assert cli.json("gateway", "--token-env", "NOT_SET", code=1)["error"]["code"] == "configuration"
+
+
+def test_a_port_that_is_taken_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_env.net import listen
+
+    monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert str(port) in cli("gateway", "--port", str(port), code=1)
+    assert os.environ[TOKEN_VARIABLE] == "s3cret"
