@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := train,openai-agents,langgraph,pydantic-ai
+EXTRAS := train,hf,openai-agents,langgraph,pydantic-ai
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-peers check format bench clean
