@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 
 from agent_env.training.tiny import END, TinyLM, WordTokenizer
 from agent_env.training.update import fit
 
+Said: TypeAlias = str | Sequence[Mapping[str, str]]
+"""What is to be answered: a user's message, or all messages of a chat."""
+
 
 def warm_start(
     model: TinyLM,
     tokenizer: WordTokenizer,
-    example: Callable[[], tuple[str, str]],
+    example: Callable[[], tuple[Said, str]],
     *,
     steps: int = 120,
     batch: int = 64,
     learning_rate: float = 3e-3,
 ) -> float:
-    """Trains a model on examples of (what the user says, what it should answer); returns the last loss in nats.
+    """Trains a model on examples of (what is said, what it should answer); returns the last loss in nats.
 
     What the examples make likely is the prior that reinforcement learning begins with: say it beside every result.
     """
@@ -31,6 +35,7 @@ def warm_start(
         pairs: list[tuple[list[int], list[int]]] = []
         for _ in range(batch):
             said, answer = example()
-            pairs.append((tokenizer.render([{"role": "user", "content": said}]), [*tokenizer.encode(answer), END]))
+            chat = [{"role": "user", "content": said}] if isinstance(said, str) else said
+            pairs.append((tokenizer.render(chat), [*tokenizer.encode(answer), END]))
         loss = fit(model, optimizer, pairs)
     return loss
