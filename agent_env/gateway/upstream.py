@@ -102,9 +102,9 @@ class Reply:
         pieces = self._pieces
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        if self._waiting > _MOST_WAITING:
-            self._connection.go_on()
         self._waiting = 0
+        if not self.complete:
+            self._connection.go_on()
         return piece
 
     async def read(self, most: int) -> bytes:
@@ -173,7 +173,7 @@ class _Connection(asyncio.Protocol):
         self._origin = origin
         self._transport: Any = None
         self._reply: Reply | None = None
-        self._status = 0
+        self._held = False
         self._headers: dict[bytes, bytes] = {}
         self._parser = httptools.HttpResponseParser(self)
 
@@ -183,10 +183,14 @@ class _Connection(asyncio.Protocol):
         return reply
 
     def hold(self) -> None:
-        self._transport.pause_reading()
+        if not self._held:
+            self._held = True
+            self._transport.pause_reading()
 
     def go_on(self) -> None:
-        self._transport.resume_reading()
+        if self._held and not self.closed:
+            self._held = False
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         self.closed = True
@@ -258,6 +262,7 @@ class _Connection(asyncio.Protocol):
             return
         self._reply = None
         reply.finish()
+        self.go_on()  # for whoever asks next: this reply may never be read
         if self._parser.should_keep_alive() and not self.closed:
             self._pool.keep(self._origin, self)
         else:

@@ -189,6 +189,27 @@ async def test_a_slow_reader_holds_its_server_up_and_loses_nothing() -> None:
         assert len(await reply.read(size)) == size
 
 
+async def test_a_reply_that_nobody_reads_does_not_hold_up_the_next_one() -> None:
+    size = upstream._MOST_WAITING + 10  # pyright: ignore[reportPrivateUsage]
+    async with serving([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, b"x" * size], [OK]) as server:
+        reply = await post(Endpoint.of(server.url, {}), b"")
+        while not reply.complete:  # noqa: ASYNC110 - it is the loop that tells
+            await asyncio.sleep(0)
+        reply.close()
+        assert await ask(server) == (200, b"hi")
+        assert server.connections == 1
+
+
+async def test_a_long_reply_whose_server_closed_at_once_is_read_whole() -> None:
+    size = 3 * upstream._MOST_WAITING  # pyright: ignore[reportPrivateUsage]
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size
+    async with serving([head + b"x" * size, None]) as server:
+        reply = await post(Endpoint.of(server.url, {}), b"")
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert len(await reply.read(size)) == size
+
+
 async def test_a_caller_that_gives_up_ends_the_servers_work() -> None:
     async with serving([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi"]) as server:
         with anyio.move_on_after(0.05):
