@@ -103,15 +103,12 @@ class Player:
         return episode
 
     async def _score(self, episode: Episode) -> None:
-        limit = asyncio.timeout(self._seconds)
         given = len(episode.rewards)
         try:
-            async with limit:
-                await self._scenario.apply_scores(episode)
+            await self._scenario.apply_scores(episode, seconds=self._seconds)
         except Exception as error:  # noqa: BLE001 - what cannot be scored is data, and the others go on
             del episode.rewards[given:]  # half a score is none
-            late = DeadlineExceeded(f"the score took more than {self._seconds} seconds; allow more time")
-            episode.fail(late if limit.expired() else error, boundary="reward")
+            episode.fail(error, boundary="reward")
         except asyncio.CancelledError as cancelled:
             self._bear(cancelled)
             del episode.rewards[given:]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from agent_env.episodes import Episode
-from agent_env.errors import ConfigurationError, InvalidArguments
+from agent_env.errors import ConfigurationError, DeadlineExceeded, InvalidArguments
 
 if TYPE_CHECKING:
+    from random import Random
+
     from agent_env.training.team import Team
 
 Json: TypeAlias = Any
@@ -20,6 +23,9 @@ Value: TypeAlias = float | tuple[float | None, float] | None
 
 Scores: TypeAlias = Mapping[str, Mapping[str, Value]] | Mapping[str | None, Mapping[str, Value]]
 """Rewards by seat and name; None and "team" stand for the whole team."""
+
+Tasks: TypeAlias = "Sequence[Json] | Callable[[Random, int], Sequence[Json]]"
+"""Tasks to go through in shuffled rounds, or what makes a number of them from random numbers."""
 
 Play: TypeAlias = Callable[["Team", Json], Awaitable[Any]]
 Score: TypeAlias = Callable[[Episode], "Scores | Awaitable[Scores | None] | None"]
@@ -64,12 +70,18 @@ class Scenario:
         arithmetic = Scenario(play, score, {"manager": Seat("manager@1.0.0", policy="manager")})
 
     A module or an object with these names is a scenario too (`Scenario.of`).
+
+    `tasks` is what `agent-env train` plays: a sequence, or `tasks(random, count)` that makes some. `words` is the
+    vocabulary of the tiny models that it makes: texts with every word that anybody says, the agents' prompts included;
+    default: the words of the tasks.
     """
 
     play: Play
     score: Score | None = None
     seats: Mapping[str, Seat] = field(default_factory=dict[str, Seat])
     name: str = ""
+    tasks: Tasks = ()
+    words: Iterable[str] = ()
 
     def __post_init__(self) -> None:
         if TEAM in self.seats:
@@ -90,7 +102,9 @@ class Scenario:
         own: Any = getattr(given, "__name__", None) or type(given).__name__
         name = str(getattr(given, "name", None) or own.rpartition(".")[2])
         if callable(play):
-            return cls(cast(Play, play), getattr(given, "score", None), getattr(given, "seats", None) or {}, name)
+            score, seats = getattr(given, "score", None), getattr(given, "seats", None) or {}
+            tasks, words = getattr(given, "tasks", None) or (), getattr(given, "words", None) or ()
+            return cls(cast(Play, play), score, seats, name, tasks, words)
         if inspect.isroutine(given):
             return cls(given, name=name)
         raise ConfigurationError(f"{given!r:.100} is no scenario; it needs `async def play(team, task)`")
@@ -114,13 +128,21 @@ class Scenario:
                 )
         return {seat: policies[policy] for seat, policy in wanted.items()}
 
-    async def apply_scores(self, episode: Episode) -> None:
-        """Scores an episode; raises `InvalidArguments` for what is no score, and whatever `score` raises."""
+    async def apply_scores(self, episode: Episode, *, seconds: float | None = None) -> None:
+        """Scores an episode within `seconds`; raises `InvalidArguments` for what is no score, `DeadlineExceeded`, and
+        whatever `score` raises."""
         if self.score is None:
             return
         scores = self.score(episode)
         if inspect.isawaitable(scores):
-            scores = await scores
+            limit = asyncio.timeout(seconds)
+            try:
+                async with limit:
+                    scores = await scores
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise DeadlineExceeded(f"the score took more than {seconds} seconds; allow more time") from None
         if scores is None:
             return
         if not isinstance(scores, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -75,8 +75,9 @@ class Team:
         """Releases every environment that was opened, whatever becomes of the others; raises the first error."""
         opened, self._opened = self._opened, []
         self._seated.clear()
-        if len(opened) == 1:
-            await opened[0].__aexit__(None, None, None)
+        if len(opened) < 2:
+            for one in opened:
+                await one.__aexit__(None, None, None)
             return
         ended = await asyncio.gather(*(one.__aexit__(None, None, None) for one in opened), return_exceptions=True)
         for error in ended:
