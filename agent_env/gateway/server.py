@@ -73,6 +73,8 @@ async def launched(directory: str | Path) -> AsyncGenerator[GatewayProcess, None
         env={**os.environ, ADMIN_VARIABLE: token},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        # Ctrl-C is for the program, which still has records to collect and the run to close.
+        start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
     try:

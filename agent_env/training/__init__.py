@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from agent_env.training.learning import learn as learn
     from agent_env.training.loop import evaluate as evaluate
     from agent_env.training.loop import mean_rewards as mean_rewards
-    from agent_env.training.loop import policies_served as policies_served
     from agent_env.training.loop import training_loop as training_loop
+    from agent_env.training.place import policies_served as policies_served
     from agent_env.training.plots import plot_curves as plot_curves
     from agent_env.training.policy import Policy as Policy
     from agent_env.training.policy_server import PolicyServer as PolicyServer
@@ -70,7 +70,7 @@ _HOMES = {
     "make_model": "tiny",
     "mean_rewards": "loop",
     "plot_curves": "plots",
-    "policies_served": "loop",
+    "policies_served": "place",
     "rollout": "rollouts",
     "rollout_progress": "progress",
     "training_loop": "loop",

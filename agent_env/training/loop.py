@@ -7,75 +7,29 @@ import inspect
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.errors import AgentFailed, ConfigurationError
-from agent_env.gateway import GatewayProcess, RunHandle, SeatPolicy, launched, running
 from agent_env.training.checkpoints import Run
 from agent_env.training.credit import Credit, RoleBaseline, credit_of
 from agent_env.training.learning import Lessons, learn
+from agent_env.training.place import OpenRun, Place, policies_served
 from agent_env.training.policy import Policy
-from agent_env.training.policy_server import PolicyServer
 from agent_env.training.progress import RolloutProgress, rewards_by_seat
 from agent_env.training.propagation import Propagation
 from agent_env.training.rollouts import collect, rollout
-from agent_env.training.scenario import Json, Scenario, Seat
+from agent_env.training.scenario import Json, Scenario, Seat, Tasks
 from agent_env.training.staleness import Stale
 
 R = TypeVar("R")
 
-Tasks: TypeAlias = "Sequence[Json] | Callable[[random.Random, int], Sequence[Json]]"
-"""Tasks to go through in shuffled rounds, or what makes a number of them from random numbers."""
-
 Seats: TypeAlias = Mapping[str, Seat]
 Before: TypeAlias = "Callable[[int], Seats | Awaitable[Seats | None] | None]"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where policies are served and a gateway records their calls."""
-
-    server: PolicyServer
-    endpoint: str
-    gateway: GatewayProcess
-
-    def serve(self, policies: Mapping[str, Policy], sampling: Mapping[str, Any] | None = None) -> dict[str, SeatPolicy]:
-        """Serves policies, and gives what a gateway is to know of each; `sampling` goes into every request, in place of
-        what agents ask for."""
-        for name, policy in policies.items():
-            if policy.name != name:
-                raise ConfigurationError(f"the policy {name!r} calls itself {policy.name!r}; give it one name")
-            if not self.server.serves(policy):
-                self.server.serve(policy)
-        return {name: SeatPolicy(name, (self.endpoint,), settings=sampling or {}) for name in policies}
-
-    async def open(self, seats: Mapping[str, SeatPolicy]) -> RunHandle:
-        """Opens a run of the gateway; what is played is collected and kept elsewhere, so the gateway keeps nothing."""
-        return await RunHandle.open(self.gateway.url, self.gateway.admin_token, seats, keep_journal=False)
-
-
-@asynccontextmanager
-async def policies_served(
-    directory: str | Path | None = None, *, pause: float = 0.005, wait: float = 0.04
-) -> AsyncGenerator[Place]:
-    """A policy server in this process and a gateway in one of its own, while the block runs.
-
-    The gateway writes into `directory`, or into one that is removed at the end. `pause` and `wait` are how long a
-    request may wait for others to be sampled with.
-    """
-    async with AsyncExitStack() as stack:
-        folder = directory if directory is not None else stack.enter_context(TemporaryDirectory())
-        gateway = await stack.enter_async_context(launched(folder))
-        server = PolicyServer(pause=pause, wait=wait)
-        endpoint = await stack.enter_async_context(running(server))
-        yield Place(server, f"{endpoint}/v1", gateway)
 
 
 @dataclass(slots=True)
@@ -131,6 +85,7 @@ async def training_loop(
     stale: Stale = "drop",
     seed: int = 0,
     checkpoint_every: int = 10,
+    device: str | None = None,
     before: Before | None = None,
     info: Mapping[str, Json] | None = None,
     progress: RolloutProgress | None = None,
@@ -152,6 +107,7 @@ async def training_loop(
     | `sampling` | goes into every model call, in place of what agents ask for: `{"temperature": 1.0}` |
     | `credit`, `propagation`, `max_staleness`, `stale` | as `learn` has them |
     | `checkpoint_every` | a checkpoint after so many updates, and one at the end, at an error, and when it is stopped |
+    | `device` | where the policies of a checkpoint are read to; default: that of those given, or the first GPU |
     | `before` | is asked before each update, by its number, for seats to put in place of the scenario's; may serve other policies by adding them to `policies` |
 
     Updates are numbered from 1, and what is random in update n comes from `seed` and n alone. With a run the policies
@@ -165,7 +121,7 @@ async def training_loop(
     strategy = credit_of(credit)
     done = 0
     if run is not None:
-        done = _go_on(run, policies, strategy)
+        done = _go_on(run, policies, strategy, device)
     saved, whole = done, True
     draw = _Draw(tasks, seed, tasks_per_update)
     async with AsyncExitStack() as stack:
@@ -173,7 +129,7 @@ async def training_loop(
             place = await stack.enter_async_context(policies_served(None if run is None else run.folder / "gateway"))
         if store is None and run is not None:
             store = stack.enter_context(EpisodeStore(run.episodes))
-        opened = _Opened(place)
+        opened = OpenRun(place)
         stack.push_async_callback(opened.aclose)
         try:
             for number in range(done + 1, updates + 1):
@@ -249,7 +205,7 @@ async def evaluate(
     """
     given = Scenario.of(scenario)
     seats = given.seated(place.serve(policies, {"temperature": temperature}))
-    opened = _Opened(place)
+    opened = OpenRun(place)
     try:
         stream = rollout(
             given,
@@ -277,27 +233,6 @@ def mean_rewards(episodes: Sequence[Episode]) -> dict[str, float]:
     return {seat: total / count for seat, (total, count) in sorted(sums.items())}
 
 
-class _Opened:
-    """The gateway's run, opened anew when other policies are to play."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._run: RunHandle | None = None
-
-    async def run(self, seats: Mapping[str, SeatPolicy]) -> RunHandle | None:
-        """The run in which these policies play; None when the agents have models of their own."""
-        if self._run is not None and self._run.seats != seats:
-            await self.aclose()
-        if self._run is None and seats:
-            self._run = await self._place.open(seats)
-        return self._run
-
-    async def aclose(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            await run.aclose()
-
-
 class _Draw:
     """The tasks of each update, whichever updates are asked for."""
 
@@ -323,14 +258,14 @@ class _Draw:
         return order
 
 
-def _go_on(run: Run, policies: MutableMapping[str, Policy], strategy: Credit) -> int:
+def _go_on(run: Run, policies: MutableMapping[str, Policy], strategy: Credit, device: str | None) -> int:
     """Puts the policies of the run's newest checkpoint in place, and says which update they are of."""
     checkpoint = run.resume()
     if checkpoint is None:
         return 0
     for name in checkpoint.policies:
         known = policies.get(name)
-        policies[name] = checkpoint.load(name, device=None if known is None else str(known.model.device))
+        policies[name] = checkpoint.load(name, device=device or (None if known is None else str(known.model.device)))
     if isinstance(strategy, RoleBaseline):
         strategy.values.update(checkpoint.state.get("role_baseline", {}))
     return checkpoint.update
@@ -344,8 +279,11 @@ def _save(run: Run, update: int, policies: Mapping[str, Policy], strategy: Credi
 def _check(episodes: Sequence[Episode], number: int) -> None:
     if any(episode.ok for episode in episodes):
         return
-    failure = next((failure for episode in episodes for failure in episode.failures), None)
-    raise AgentFailed(f"none of the {len(episodes)} episodes of update {number} could be played; the first: {failure}")
+    first = next(failure for episode in episodes for failure in episode.failures)
+    raise AgentFailed(
+        f"none of the {len(episodes)} episodes of update {number} could be played; the first failed at its "
+        f"{first.boundary} ({first.code}): {first.message}"
+    )
 
 
 def _lesson(lesson: Any) -> dict[str, Any]:
