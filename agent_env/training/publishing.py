@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -125,7 +125,7 @@ class ServedPolicy(Protocol):
     version: int
 
     @property
-    def name(self) -> str: ...
+    def lock(self) -> AbstractContextManager[Any]: ...
 
     @property
     def model(self) -> _Module: ...
@@ -145,7 +145,7 @@ class InMemory:
     The weights are copied, so the learner may go on with its own.
     """
 
-    seconds = 0.0
+    seconds = 60.0
 
     def __init__(self, served: ServedPolicy) -> None:
         self.served = served
@@ -158,22 +158,30 @@ class InMemory:
     @asynccontextmanager
     async def loading(self, weights: Weights, state: PolicyState, version: int) -> AsyncGenerator[str, None]:
         """Copies the weights; see `Publisher`."""
-        served = self.served
-        before = {name: tensor.detach().clone() for name, tensor in served.model.state_dict().items()}
-        was = served.version
+        # In threads: weights may be large, and who samples in a thread holds the lock.
+        before = await anyio.to_thread.run_sync(self._copy)
+        was = self.served.version
         try:
             try:
-                served.model.load_state_dict(weights)
+                await anyio.to_thread.run_sync(self._put, weights, version)
             except (RuntimeError, KeyError, TypeError, AttributeError) as error:
                 said = f"{type(error).__name__}: {error}"
                 raise publish_failed(state, [failure(state.endpoints[0], None, said)]) from error
-            served.version = version
             yield state.model
         except BaseException:
             # A model that does not fit has taken the tensors that do.
-            served.model.load_state_dict(before)
-            served.version = was
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._put, before, was)
             raise
+
+    def _copy(self) -> Weights:
+        with self.served.lock:
+            return {name: tensor.detach().clone() for name, tensor in self.served.model.state_dict().items()}
+
+    def _put(self, weights: Weights, version: int) -> None:
+        with self.served.lock:
+            self.served.model.load_state_dict(weights)
+            self.served.version = version
 
 
 def failure(endpoint: str, status: int | None, said: str) -> dict[str, Any]:

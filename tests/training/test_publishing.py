@@ -27,6 +27,7 @@ from agent_env.errors import (
 from agent_env.gateway import Gateway, PolicyHandle, PolicyState, RunHandle, SeatPolicy, running
 from agent_env.net import shared_http
 from agent_env.training import InMemory, Policy, PolicyServer, PublishedPolicy
+from agent_env.training.sampling import Prompt
 from agent_env.training.tiny import WordTokenizer, make_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]
@@ -306,6 +307,40 @@ async def test_weights_are_copied_into_a_policy_that_is_served_in_memory(
         async with AsyncOpenAI(base_url=seen.model_url("c1"), api_key=seen.route.token, timeout=20) as client:
             answer: Any = await client.chat.completions.create(model="x", messages=BOAT)
         assert answer.policy_version == 4
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_weights_that_are_published_while_calls_go_on_are_those_that_the_record_tells(
+    tmp_path: Path, tokenizer: WordTokenizer, threaded: bool
+) -> None:
+    versions = [Policy("A", make_model(tokenizer, seed=seed), tokenizer) for seed in range(4)]
+    served = Policy("A", make_model(tokenizer, seed=0), tokenizer, trainable=False, threaded=threaded)
+    prompt = Prompt(tokenizer.render(BOAT), 0.0, 2)
+    expected = [version.sample([prompt])[0] for version in versions]
+    assert len({tuple(completion.logprobs) for completion in expected}) == len(versions)
+    async with opened(tmp_path, PolicyServer([served]), settings={"temperature": 0.0}) as run:
+        policy = PublishedPolicy(run.policy("A"), InMemory(served))
+        played: list[str] = []
+        busy = True
+
+        async def work(number: int) -> None:
+            while busy:
+                played.append(f"e{len(played)}")
+                await call(run, played[-1], stream=bool(number % 2))
+
+        async with anyio.create_task_group() as group:
+            for number in range(64):
+                group.start_soon(work, number)
+            for number, version in enumerate(versions[1:], start=1):
+                assert await policy.publish(version.model.state_dict(), version=number) == number
+            busy = False
+        await call(run, "last", stream=True)
+        found = await run.collect([*played, "last"])
+    for (record,) in found.values():
+        completion = expected[record["policy_version"]]
+        assert record["token_ids"] == completion.token_ids
+        assert record["logprobs"] == pytest.approx(completion.logprobs, abs=1e-4)
+    assert found["last"][0]["policy_version"] == 3
 
 
 async def test_weights_that_do_not_fit_leave_those_before_untouched(tmp_path: Path, tokenizer: WordTokenizer) -> None:
