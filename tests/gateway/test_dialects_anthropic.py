@@ -12,6 +12,7 @@ import pytest
 from anthropic import APIStatusError, AsyncAnthropic, AuthenticationError, RateLimitError
 
 from agent_env.gateway import RunHandle, SeatPolicy
+from agent_env.net import shared_http
 
 pytestmark = pytest.mark.anyio
 
@@ -206,18 +207,21 @@ async def test_what_the_model_said_goes_back_to_it_as_it_said_it(gateway: str, u
     ]
 
 
-async def test_a_token_is_taken_as_a_bearer_as_well_and_another_one_is_refused(
-    gateway: str, upstream: Upstream
-) -> None:
+async def test_a_token_is_taken_in_either_header_and_another_one_is_refused(gateway: str, upstream: Upstream) -> None:
     upstream.answer = CHAT
     async with client_of(gateway, upstream) as (client, run):
+        url, body = f"{str(client.base_url).rstrip('/')}/v1/messages", {"messages": BOAT}
+        async with shared_http().post(url, json=body, headers={"x-api-key": str(client.api_key)}) as response:
+            assert response.status == 200
+        async with shared_http().post(url, json=body, headers={"x-api-key": "another"}) as response:
+            assert response.status == 401
         async with AsyncAnthropic(base_url=client.base_url, auth_token=client.api_key, max_retries=0) as bearer:
             await ask(bearer, False)
         async with AsyncAnthropic(base_url=client.base_url, api_key="another", max_retries=0) as wrong:
             with pytest.raises(AuthenticationError) as told:
                 await ask(wrong, False)
         assert told.value.body["error"]["type"] == "authentication_error"  # type: ignore[index,call-overload]
-        assert len((await run.collect(["e1"]))["e1"]) == 1
+        assert len((await run.collect(["e1"]))["e1"]) == 2
 
 
 async def test_errors_are_told_as_the_sdk_reads_them(gateway: str, upstream: Upstream) -> None:

@@ -277,6 +277,29 @@ async def test_a_pause_ends_by_itself_when_who_made_it_never_comes_back(run: Run
     assert status == 200 and not (await policy.state()).paused
 
 
+async def test_a_call_may_be_held_back_and_goes_on_with_the_policy_or_is_refused_after_all(
+    run: RunHandle, upstream: Upstream, chat: Chat
+) -> None:
+    policy = run.policy("A")
+    pause = await policy.pause(hold=30)
+    asking = asyncio.ensure_future(chat(run.episode("e1", "a")))
+    # Another policy's call that comes later is answered, so this one has come.
+    assert (await chat(run.episode("e1", "b"))).status == 200
+    assert (await policy.drain()).in_flight == 0 and not asking.done()
+    await policy.change(model="A-v1", version=1)
+    other = await policy.pause(hold=30)
+    await policy.resume(pause)
+    assert (await chat(run.episode("e1", "b"))).status == 200 and not asking.done()
+    await policy.resume(other)
+    assert (await asking).status == 200 and upstream.asked[-1]["model"] == "A-v1"
+    await policy.pause(hold=0.05, retry_after=4)
+    answer = await chat(run.episode("e1", "a"))
+    assert (answer.status, answer.headers["retry-after"]) == (429, "4")
+    await policy.resume()
+    await policy.pause(hold=30, seconds=0.05)
+    assert (await chat(run.episode("e1", "a"))).status == 200
+
+
 async def test_a_quiet_policy_goes_on_however_the_block_ends(run: RunHandle, upstream: Upstream, chat: Chat) -> None:
     policy = run.policy("A")
     async with policy.quiet() as state:
@@ -384,11 +407,12 @@ async def test_only_the_admin_steers_policies(gateway: str, run: RunHandle) -> N
     ("method", "verb", "body", "message"),
     [
         ("POST", "/pause", [], "must be a JSON object"),
-        ("POST", "/pause", {"retry_after": 0}, "retry_after must be a number of seconds above 0"),
+        ("POST", "/pause", {"retry_after": 0}, r"retry_after must be a number of seconds, from 0\.001 to 86400, not 0"),
+        ("POST", "/pause", {"hold": -1}, "hold must be a number of seconds, from 0 to"),
         ("POST", "/pause", {"retry_after": True}, "retry_after must be a number"),
         ("POST", "/pause", {"seconds": "long"}, "seconds must be a number"),
         ("POST", "/pause", {"pause": 3}, "a pause has a name"),
-        ("POST", "/drain", {"seconds": 1e9}, "up to 86400"),
+        ("POST", "/drain", {"seconds": 1e9}, "from 0.001 to 86400, not 1000000000.0"),
         ("POST", "/resume", {"pause": "x" * 129}, "a pause has a name"),
         ("PUT", "", {"model": ""}, "needs the name of a model"),
         ("PUT", "", {"endpoints": []}, "needs a list of http URLs"),

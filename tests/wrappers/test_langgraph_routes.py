@@ -56,7 +56,7 @@ async def test_a_model_that_is_not_asked_through_the_openai_client_is_refused_un
         yield AIMessage("asked after all")
 
     wrapper = wrap(create_agent(GenericFakeChatModel(messages=replies()), []))
-    with pytest.raises(WrapError, match="does not go through the openai client"):
+    with pytest.raises(WrapError, match="goes through neither the openai nor the anthropic client"):
         await done(wrapper, model=models.route("red"))
     assert (await done(wrapper)).text == "asked after all"
     completion = FakeListLLM(responses=["x", "y"])
@@ -72,7 +72,7 @@ async def test_a_model_that_only_says_it_is_openais_is_found_out(models: ModelSe
             return {"ls_provider": "openai", "ls_model_type": "chat"}
 
     wrapper = wrap(create_agent(Pretender(messages=iter([AIMessage("x")])), []))
-    with pytest.raises(WrapError, match="was asked without the openai client"):
+    with pytest.raises(WrapError, match="was asked without the client that is re-pointed"):
         await done(wrapper, model=models.route("red"))
 
 

@@ -157,7 +157,7 @@ def test_a_version_of_the_sdk_that_builds_requests_otherwise_is_named(
 
 def test_a_request_that_does_not_take_the_route_is_found_out(uninstalled: pytest.MonkeyPatch) -> None:
     uninstalled.setattr(
-        openai_client_hook._BuildRequest, "__call__", lambda self, *args, **kw: self._original(*args, **kw)
+        openai_client_hook.BuildRequest, "__call__", lambda self, *args, **kw: self._original(*args, **kw)
     )
     with pytest.raises(WrapError, match="no longer builds its requests"):
         install()

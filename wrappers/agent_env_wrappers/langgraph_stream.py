@@ -9,10 +9,15 @@ from typing import Any
 from agent_env_wrappers.contract import Event, ModelCall, StopReason, TextDelta, ToolCall, ToolReturn, Usage, WrapError
 from agent_env_wrappers.openai_client_hook import Routed
 
-OPENAI_CLIENTS = frozenset({"openai", "azure", "deepseek", "xai"})
-"""LangChain's names of the providers whose chat models ask through the openai SDK."""
+REPOINTED = frozenset({"openai", "azure", "deepseek", "xai", "anthropic"})
+"""LangChain's names of the providers whose chat models ask through an SDK that takes the hook."""
 
-STOPS: Mapping[str | None, StopReason] = {"length": "max_tokens", "content_filter": "refusal"}
+STOPS: Mapping[str | None, StopReason] = {
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "content_filter": "refusal",
+    "refusal": "refusal",
+}
 FACTORY = "hand over a factory that uses build.model"
 
 
@@ -113,10 +118,10 @@ def _watch(calls: list[ModelCall], route: Routed | None) -> Any:
 
         def on_chat_model_start(self, serialized: Any, messages: Any, **facts: Any) -> None:
             provider = (facts.get("metadata") or {}).get("ls_provider")
-            if route is not None and provider not in OPENAI_CLIENTS:
+            if route is not None and provider not in REPOINTED:
                 raise WrapError(
-                    f"the graph asks a model of {provider!r}, which does not go through the openai client and cannot "
-                    f"be re-pointed; use ChatOpenAI, or {FACTORY}"
+                    f"the graph asks a model of {provider!r}, which goes through neither the openai nor the "
+                    f"anthropic client and cannot be re-pointed; use ChatOpenAI, or {FACTORY}"
                 )
 
         def on_llm_start(self, serialized: Any, prompts: Any, **facts: Any) -> None:
@@ -128,8 +133,10 @@ def _watch(calls: list[ModelCall], route: Routed | None) -> Any:
             used = getattr(message, "usage_metadata", None) or {}
             told: Mapping[str, Any] = getattr(message, "response_metadata", None) or {}
             usage = Usage(used.get("input_tokens", 0), used.get("output_tokens", 0), 1)
-            calls.append(ModelCall(told.get("model_name", ""), usage, told.get("finish_reason")))
+            calls.append(
+                ModelCall(told.get("model_name", ""), usage, told.get("finish_reason") or told.get("stop_reason"))
+            )
             if route is not None and not route.requests:
-                raise WrapError(f"the graph's model was asked without the openai client; {FACTORY}")
+                raise WrapError(f"the graph's model was asked without the client that is re-pointed; {FACTORY}")
 
     return Watch()

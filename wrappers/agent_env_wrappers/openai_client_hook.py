@@ -52,11 +52,14 @@ def routed(route: ModelRoute | None) -> Generator[Routed | None]:
     """Sends the model requests of the block to `route`; with None, to where each client sends them itself.
 
     A turn that is played inside another one's (a peer in the same process) must not inherit its route, so every
-    wrapper that may reach the openai SDK enters this, with its own route or with None. Raises `WrapError` when the
-    SDK cannot be re-pointed.
+    wrapper that may reach the openai SDK enters this, with its own route or with None. The anthropic SDK takes the
+    route as well where it is loaded. Raises `WrapError` when an SDK cannot be re-pointed.
     """
     if route is not None:
+        from agent_env_wrappers import anthropic_client_hook
+
         install()
+        anthropic_client_hook.install()
     mine = None if route is None else Routed(route)
     token = _current.set(mine)
     try:
@@ -86,11 +89,11 @@ def install() -> str:
             "installed or has moved its client: install openai>=2, or hand over a factory that uses build.model"
         ) from error
     client: Any = BaseClient
-    if not isinstance(getattr(client, "_build_request", None), _BuildRequest):
+    if not isinstance(getattr(client, "_build_request", None), _BuildOpenAI):
         original = getattr(client, "_build_request", None)
         if original is None:
             raise WrapError(_moved(openai.__version__))
-        client._build_request = _BuildRequest(original)
+        client._build_request = _BuildOpenAI(original)
         try:
             _prove()
         except Exception as error:
@@ -99,8 +102,11 @@ def install() -> str:
     return openai.__version__
 
 
-class _BuildRequest:
-    """Stands in for `BaseClient._build_request(self, options, *, retries_taken=0)`."""
+class BuildRequest:
+    """Stands in for `BaseClient._build_request(self, options, *, retries_taken=0)` of an SDK that is made as the openai
+    SDK is: requests that ask a model go to the current route."""
+
+    kept = KEPT
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -108,9 +114,13 @@ class _BuildRequest:
     def __get__(self, client: Any, owner: Any = None) -> Any:
         return self if client is None else partial(self, client)
 
+    def path(self, url: str) -> str | None:
+        """Where a request goes below a route's `base_url`; None for one that asks no model."""
+        raise NotImplementedError
+
     def __call__(self, client: Any, options: Any, **kwargs: Any) -> Any:
         turn = _current.get()
-        path = next((path for path in PATHS if options.url.endswith(path)), None)
+        path = self.path(options.url)
         if turn is None or path is None:
             return self._original(client, options, **kwargs)
         _refuse(client)
@@ -119,13 +129,32 @@ class _BuildRequest:
         options = options.model_copy(update={"json_data": body, "extra_json": None})
         request = self._original(client, options, **kwargs)
         request.url = type(request.url)(route.base_url.rstrip("/") + path)
-        headers = {name: value for name, value in request.headers.items() if name.lower() in KEPT}
+        headers = {name: value for name, value in request.headers.items() if name.lower() in self.kept}
         headers["host"] = request.url.netloc.decode("ascii")
         if route.api_key:
             headers["authorization"] = f"Bearer {route.api_key}"
         request.headers = type(request.headers)({**headers, **route.headers})
         turn.requests += 1
         return request
+
+
+class _BuildOpenAI(BuildRequest):
+    def path(self, url: str) -> str | None:
+        return next((path for path in PATHS if url.endswith(path)), None)
+
+
+def proven(client: Any, options: Any) -> Any:
+    """A request that a client builds for a route of `http://route.invalid/v1`; raises `RuntimeError`, or what the SDK
+    raises, unless the route's key and model are in it."""
+    token = _current.set(Routed(ModelRoute("http://route.invalid/v1", "routed", "key")))
+    try:
+        request = client._build_request(options)
+    finally:
+        _current.reset(token)
+    sent = json.loads(request.content)["model"], request.headers["authorization"]
+    if sent != ("routed", "Bearer key"):
+        raise RuntimeError(f"the request went out as {sent!r}")
+    return request
 
 
 def _refuse(client: Any) -> None:
@@ -144,15 +173,10 @@ def _prove() -> None:
     from openai._models import FinalRequestOptions
 
     with OpenAI(api_key="own", base_url="http://own.invalid/v1") as client:
-        token = _current.set(Routed(ModelRoute("http://route.invalid/v1", "routed", "key")))
-        try:
-            options = FinalRequestOptions(method="post", url=CHAT, json_data={"model": "own", "messages": []})
-            request: Any = client._build_request(options)  # pyright: ignore[reportPrivateUsage]
-        finally:
-            _current.reset(token)
-    sent = (str(request.url), json.loads(request.content)["model"], request.headers["authorization"])
-    if sent != (f"http://route.invalid/v1{CHAT}", "routed", "Bearer key"):
-        raise RuntimeError(f"the request went out as {sent!r}")
+        options = FinalRequestOptions(method="post", url=CHAT, json_data={"model": "own", "messages": []})
+        request = proven(client, options)
+    if str(request.url) != f"http://route.invalid/v1{CHAT}":
+        raise RuntimeError(f"the request went out to {request.url}")
 
 
 def _moved(version: str) -> str:
