@@ -161,7 +161,7 @@ class Gateway:
             request = ModelRequest(dialect, body, headers)
             checked_name("call id", turn)
             try:
-                admission = found.seating.played[seat].admit()
+                admission = await found.seating.played[seat].admit()
             except AtCapacity:
                 found.recent.refuse((episode, seat, turn), mark_of(headers), body)
                 raise

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import TracebackType
@@ -55,6 +56,7 @@ class Served:
 class _Pause(NamedTuple):
     until: float
     retry_after: float
+    hold: float
 
 
 class OpenPolicy:
@@ -71,25 +73,40 @@ class OpenPolicy:
         self.in_flight = 0
         self._pauses: dict[str, _Pause] = {}
         self._idle = asyncio.Event()
+        self._resumed = asyncio.Event()
         self._rest_seconds = rest_seconds
         self._resting: dict[tuple[str, int, bool], float] = {}
 
-    def admit(self) -> Admission:
-        """Lets a call in, which is under way until the block of the admission ends; `AtCapacity` while paused."""
-        if self._pauses and (pauses := self._paused()):
-            wait = max(pause.retry_after for pause in pauses)
-            raise AtCapacity(
-                f"the policy {self.name!r} is paused, as it is when new weights are put in place; ask again in "
-                f"{wait:g} s",
-                retry_after=wait,
-            )
+    async def admit(self) -> Admission:
+        """Lets a call in, which is under way while the block of the admission runs; enter it at once.
+
+        While the policy is paused a call waits as long as the pauses hold calls; then it is refused: `AtCapacity`.
+        """
+        came = time.monotonic()
+        while self._pauses and (pauses := self._paused()):
+            now = time.monotonic()
+            left = came + max(pause.hold for pause in pauses) - now
+            if left <= 0:
+                wait = max(pause.retry_after for pause in pauses)
+                raise AtCapacity(
+                    f"the policy {self.name!r} is paused, as it is when new weights are put in place; ask again in "
+                    f"{wait:g} s",
+                    retry_after=wait,
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, max(pause.until for pause in pauses) - now)):
+                    await self._resumed.wait()
         return Admission(self)
 
-    def pause(self, *, retry_after: float, seconds: float, pause: str | None = None) -> str:
-        """Takes no call until `resume` gets what this returns, and no longer than `seconds`; refused calls are told to
-        come back after `retry_after` seconds. Pauses of other names are not affected."""
+    def pause(self, *, retry_after: float, seconds: float, hold: float = 0.0, pause: str | None = None) -> str:
+        """Takes no call until `resume` gets what this returns, and no longer than `seconds`.
+
+        Calls that come wait for `hold` seconds; then they are refused and told to come back after `retry_after`
+        seconds. Pauses of other names are not affected.
+        """
         pause = pause or secrets.token_hex(8)
-        self._pauses[pause] = _Pause(time.monotonic() + seconds, retry_after)
+        self._pauses[pause] = _Pause(time.monotonic() + seconds, retry_after, hold)
+        self._resumed.clear()
         return pause
 
     def resume(self, pause: str | None = None) -> None:
@@ -98,6 +115,8 @@ class OpenPolicy:
             self._pauses.clear()
         else:
             self._pauses.pop(pause, None)
+        if not self._paused():
+            self._resumed.set()
 
     async def drain(self, seconds: float) -> None:
         """Waits until no call is under way; raises `DeadlineExceeded` when some still are after `seconds`."""

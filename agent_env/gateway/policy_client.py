@@ -78,15 +78,22 @@ class PolicyHandle:
         return await self._ask("GET", "")
 
     async def pause(
-        self, *, retry_after: float = RETRY_SECONDS, seconds: float = PAUSE_SECONDS, pause: str | None = None
+        self,
+        *,
+        retry_after: float = RETRY_SECONDS,
+        hold: float = 0.0,
+        seconds: float = PAUSE_SECONDS,
+        pause: str | None = None,
     ) -> str:
         """Stops it taking calls, until `resume` gets what this returns and no longer than `seconds`.
 
         Calls are answered 429 with `Retry-After`, which SDKs obey as often as their `max_retries` allow (openai's and
-        anthropic's: twice). `pause` names the pause; a pause of the same name is extended.
+        anthropic's: twice). With `hold` they wait at the gateway for so many seconds first, and go on with the policy.
+        `pause` names the pause; one of the same name is replaced.
         """
         pause = pause or secrets.token_hex(8)
-        await self._ask("POST", "/pause", {"retry_after": retry_after, "seconds": seconds, "pause": pause})
+        wanted = {"retry_after": retry_after, "hold": hold, "seconds": seconds, "pause": pause}
+        await self._ask("POST", "/pause", wanted)
         return pause
 
     async def drain(self, seconds: float = DRAIN_SECONDS) -> PolicyState:
@@ -123,6 +130,7 @@ class PolicyHandle:
         self,
         *,
         retry_after: float = RETRY_SECONDS,
+        hold: float = 0.0,
         drain_seconds: float = DRAIN_SECONDS,
         seconds: float = PAUSE_SECONDS,
     ) -> AsyncGenerator[PolicyState, None]:
@@ -133,7 +141,7 @@ class PolicyHandle:
         """
         pause = secrets.token_hex(8)
         try:
-            await self.pause(retry_after=retry_after, seconds=seconds, pause=pause)
+            await self.pause(retry_after=retry_after, hold=hold, seconds=seconds, pause=pause)
             yield await self.drain(drain_seconds)
         finally:
             # Named here, so that it ends even where the answer to `pause` never came.

@@ -45,7 +45,7 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
 
     | asked | with |
     |---|---|
-    | `pause` | `{retry_after?, seconds?, pause?}`; the answer has `pause`, its name |
+    | `pause` | `{retry_after?, seconds?, hold?, pause?}`; the answer has `pause`, its name |
     | `drain` | `{seconds?}` |
     | `resume` | `{pause?}`; without it all pauses end |
     | `change` | `{model?, endpoints?, version?, replaces?}`; what is left out stays |
@@ -62,7 +62,8 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
         case "pause":
             retry_after = _seconds(wanted, "retry_after", RETRY_SECONDS)
             seconds = _seconds(wanted, "seconds", PAUSE_SECONDS)
-            answer["pause"] = policy.pause(retry_after=retry_after, seconds=seconds, pause=_pause(wanted))
+            hold = _seconds(wanted, "hold", 0.0, least=0.0)
+            answer["pause"] = policy.pause(retry_after=retry_after, seconds=seconds, hold=hold, pause=_pause(wanted))
         case "drain":
             await policy.drain(_seconds(wanted, "seconds", DRAIN_SECONDS))
         case "resume":
@@ -99,8 +100,10 @@ def _pause(wanted: Mapping[str, Any]) -> str | None:
     return pause
 
 
-def _seconds(wanted: Mapping[str, Any], name: str, default: float) -> float:
+def _seconds(wanted: Mapping[str, Any], name: str, default: float, *, least: float = 0.001) -> float:
     value = wanted.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
-        raise InvalidArguments(f"{name} must be a number of seconds above 0, up to {_MOST_SECONDS:g}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= _MOST_SECONDS:
+        raise InvalidArguments(
+            f"{name} must be a number of seconds, from {least:g} to {_MOST_SECONDS:g}, not {value!r}"
+        )
     return float(value)

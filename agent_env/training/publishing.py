@@ -52,9 +52,10 @@ class PublishedPolicy(Generic[W]):
         solver = PublishedPolicy(run.policy("solver"), VllmLora())
         version = await solver.publish("/adapters/solver-3")
 
-    One version answers at a time: calls are refused with `Retry-After` while those under way end and the weights are
-    put in place, and each record tells the version that answered it. `drain_seconds` bounds the former; `retry_after`
-    is what clients are told, and should be near the time that publishing takes.
+    One version answers at a time: calls wait while those under way end and the weights are put in place, and each
+    record tells the version that answered it. `drain_seconds` bounds the former. A call that has waited for `hold`
+    seconds is refused with 429 and a `Retry-After` of `retry_after`: stock clients come back twice, so their agents
+    bear three times as long as both together.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class PublishedPolicy(Generic[W]):
         publisher: Publisher[W],
         *,
         retry_after: float = 1.0,
+        hold: float = 20.0,
         drain_seconds: float = 60.0,
     ) -> None:
         self.policy = policy
         self.publisher = publisher
         self.retry_after = retry_after
+        self.hold = hold
         self.drain_seconds = drain_seconds
         self._lock = asyncio.Lock()
 
@@ -80,7 +83,9 @@ class PublishedPolicy(Generic[W]):
         """
         seconds = self.drain_seconds + self.publisher.seconds + _PAUSE_MARGIN
         async with self._lock:
-            quiet = self.policy.quiet(retry_after=self.retry_after, drain_seconds=self.drain_seconds, seconds=seconds)
+            quiet = self.policy.quiet(
+                retry_after=self.retry_after, hold=self.hold, drain_seconds=self.drain_seconds, seconds=seconds
+            )
             async with quiet as state:
                 new = _next(state, self.publisher.version, version)
                 async with self.publisher.loading(weights, state, new) as model:
