@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent_env.cli import calling, cards, checking, diagnosis, episodes, gateway, hub, matching, serving
+from agent_env.cli import calling, cards, checking, diagnosis, episodes, gateway, hub, matching, runs, serving, training
 from agent_env.cli.help import Application
 
 app = Application(
@@ -44,6 +44,8 @@ app.command("match")(matching.match)
 app.add_typer(hub.app, name="hub")
 app.command("gateway")(gateway.gateway)
 app.add_typer(episodes.app, name="episodes")
+app.command("train")(training.train)
+app.add_typer(runs.app, name="runs")
 app.command("doctor")(diagnosis.doctor)
 
 

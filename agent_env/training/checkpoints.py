@@ -233,15 +233,18 @@ class Run:
         for partial in (self.folder / _CHECKPOINTS).glob(".*"):
             shutil.rmtree(partial, ignore_errors=True)
         if self.about.get("finished"):
-            self.about["finished"] = False
-            self._write_about()
+            self.tell(finished=False)
         return checkpoint
+
+    def tell(self, **about: Any) -> None:
+        """Changes what the run says about itself."""
+        self._opened()
+        self.about |= about
+        self._write_about()
 
     def finish(self) -> None:
         """Says that the run came to its end."""
-        self._opened()
-        self.about["finished"] = True
-        self._write_about()
+        self.tell(finished=True)
 
     def close(self) -> None:
         """Lets others open the run; harmless when it is closed."""

@@ -17,9 +17,10 @@ def plot_curves(
     y_label: str = "mean reward",
     levels: Mapping[str, float] | None = None,
     window: int = 5,
+    y_range: tuple[float, float] | None = (0, 1.02),
 ) -> None:
     """Draws one line a name into a PNG: the mean over that name's runs, smoothed over `window` points, with each run
-    behind it; `levels` are drawn as horizontal lines.
+    behind it; `levels` are drawn as horizontal lines. A `y_range` of None is as wide as the curves.
 
     Raises `ConfigurationError` without matplotlib.
     """
@@ -44,7 +45,7 @@ def plot_curves(
         axes.axhline(level, color="gray", linestyle=":", linewidth=1)
         axes.annotate(name, (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="gray")
     shown = y_label if window == 1 else f"{y_label} (over {window} points)"
-    axes.set(title=title, xlabel=x_label, ylabel=shown, ylim=(0, 1.02))
+    axes.set(title=title, xlabel=x_label, ylabel=shown, ylim=y_range)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.2)
     axes.legend(loc="upper left", frameon=False)

@@ -223,18 +223,22 @@ def load_pretrained(
         context=context,
         chat_template=chat_template,
     )
-    usual = Settings(learning_rate=1e-4 if model.adapted else 1e-5, entropy=0.0, batch_tokens=2048)
     return Policy(
         name,
         model,
         tokenizer,
-        settings=settings or usual,
+        settings=settings or usual_settings(adapted=model.adapted),
         trainable=trainable,
         seed=seed,
         max_tokens=max_tokens,
         batch=batch,
         threaded=True,
     )
+
+
+def usual_settings(*, adapted: bool) -> Settings:
+    """How a pretrained model learns where nothing else is said: carefully, for it has something to lose."""
+    return Settings(learning_rate=1e-4 if adapted else 1e-5, entropy=0.0, batch_tokens=2048)
 
 
 def read_pretrained(

@@ -1,0 +1,111 @@
+"""`agent-env runs`: what was trained, and its curves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from agent_env.cli.help import Application
+from agent_env.cli.output import Json, console, print_json, print_table, reported, say
+from agent_env.cli.training import RunsOption
+
+if TYPE_CHECKING:
+    from agent_env.training.checkpoints import Run
+
+app = Application(help="List training runs, and draw their curves.")
+
+_STYLES = {"running": "green", "stopped": "yellow", "finished": ""}
+
+
+@app.command("list")
+def list_(runs: RunsOption = Path("runs"), as_json: Json = False) -> None:
+    """Lists runs, the newest last."""
+    with reported(as_json=as_json):
+        from agent_env.training.checkpoints import list_runs
+
+        found = [_summary(run) for run in list_runs(runs)]
+        if as_json:
+            print_json(found)
+        elif found:
+            columns = ("run", "scenario", "state", "updates", "reward", "checkpoint", "began")
+            print_table(columns, map(_row, found))
+        else:
+            say(f"there are no runs in {runs}; `agent-env train` makes one")
+
+
+@app.command()
+def plot(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Its name or folder; default: the newest.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture instead.", dir_okay=False)] = None,
+    window: Annotated[int, typer.Option(min=1, help="The mean over so many updates.")] = 5,
+    runs: RunsOption = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Draws the curve of a run: the mean reward of each seat over the updates."""
+    with reported(as_json=as_json):
+        from agent_env.cli.drawing import draw
+        from agent_env.errors import InvalidArguments
+        from agent_env.training.checkpoints import find_run
+        from agent_env.training.plots import plot_curves, smoothed
+
+        run = find_run(runs, name)
+        curve = run.curve()
+        seats = dict.fromkeys(seat for line in curve for seat in line["reward"])
+        series = {
+            seat or "team": [(line["update"], line["reward"][seat]) for line in curve if seat in line["reward"]]
+            for seat in seats
+        }
+        if as_json:
+            print_json({**_summary(run), "curve": curve})
+        elif not series:
+            raise InvalidArguments(f"the run {run.id!r} has made no update with a reward yet")
+        if png is not None and series:
+            title = f"{run.about.get('scenario', run.id)} ({run.id})"
+            values = {seat: [[value for _, value in points]] for seat, points in series.items()}
+            plot_curves(png, values, title=title, window=window, y_range=None)
+            if not as_json:
+                say(f"the curve is in {png}")
+        elif not as_json:
+            lines = {
+                seat: list(zip((at for at, _ in points), smoothed([value for _, value in points], window), strict=True))
+                for seat, points in series.items()
+            }
+            over = "" if window == 1 else f" (over {window} updates)"
+            console.print(f"{run.about.get('scenario', run.id)}, {run.id}: mean reward{over}", style="bold")
+            console.print(draw(lines, width=console.width, height=16))
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    curve = run.curve()
+    checkpoint = run.latest()
+    return {
+        "run": run.id,
+        "folder": str(run.folder),
+        "scenario": run.about.get("scenario"),
+        "state": run.state,
+        "updates": len(curve),
+        "wanted": run.about.get("updates"),
+        "reward": curve[-1]["reward"] if curve else {},
+        "checkpoint": None if checkpoint is None else checkpoint.update,
+        "created": run.about["created"],
+    }
+
+
+def _row(run: dict[str, Any]) -> tuple[Any, ...]:
+    wanted = "" if run["wanted"] is None else f"/{run['wanted']}"
+    reward = "  ".join(f"{seat or 'team'} {value:.3f}" for seat, value in run["reward"].items())
+    return (
+        run["run"],
+        run["scenario"] or "",
+        Text(run["state"], _STYLES[run["state"]]),
+        f"{run['updates']}{wanted}",
+        reward or "—",
+        "—" if run["checkpoint"] is None else run["checkpoint"],
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(run["created"])),
+    )

@@ -1,0 +1,345 @@
+"""`agent-env train`: policies learn to play the seats of a scenario."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from agent_env.cli.output import Json, console, print_json, print_table, reported, say
+
+if TYPE_CHECKING:
+    from agent_env.training.checkpoints import Checkpoint, Run
+    from agent_env.training.policy import Policy
+    from agent_env.training.scenario import Scenario, Tasks
+
+_SHOWN = 5
+"""How many updates a figure of the table is the mean of."""
+
+_UPDATES = 100
+
+RunsOption = Annotated[Path, typer.Option("--runs", help="The folder of runs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is made of: kept in it, and the same when it is gone on with."""
+
+    scenario: str
+    folder: str
+    policies: dict[str, str]
+    tasks: str | None
+    tiny: bool
+    lora: bool
+    group_size: int
+    tasks_per_update: int
+    credit: str
+    propagation: str
+    lr: float | None
+    seed: int
+
+
+class Prepared(NamedTuple):
+    """What is ready to be trained."""
+
+    scenario: Scenario
+    tasks: Tasks
+    policies: dict[str, Policy]
+
+
+def train(
+    context: typer.Context,
+    scenario: Annotated[
+        str | None, typer.Argument(help="The scenario: module:attribute, or path/to/file.py:attribute.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="SEAT=DIR", help="The model that plays a seat; may be given again."),
+    ] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="A file of tasks, JSON lines; default: the scenario's.", exists=True)
+    ] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Make small models for the other seats.")] = False,
+    lora: Annotated[bool, typer.Option("--lora", help="Train adapters and leave the models as they are.")] = False,
+    updates: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"How many updates, earlier ones included; default: {_UPDATES}, or as before."),
+    ] = None,
+    group_size: Annotated[int, typer.Option(min=1, help="How often each task is played in an update.")] = 8,
+    tasks_per_update: Annotated[int, typer.Option(min=1, help="How many tasks an update plays.")] = 16,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many episodes are played at a time.")] = 64,
+    seconds: Annotated[float, typer.Option(help="How long an episode may take.")] = 300.0,
+    credit: Annotated[str, typer.Option(help="What a reward is compared with; role_baseline too.")] = "per_seat",
+    propagation: Annotated[str, typer.Option(help="What an agent is rewarded with.")] = "team",
+    lr: Annotated[float | None, typer.Option("--lr", help="The learning rate; default: by the kind of model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: the first GPU, or else the CPU.")] = None,
+    seed: Annotated[int, typer.Option(help="What everything random comes from.")] = 0,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="A checkpoint after so many updates.")] = 10,
+    runs: RunsOption = Path("runs"),
+    name: Annotated[
+        str | None, typer.Option("--run", help="The run's name; default: the time, or with --resume the newest.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Trains the policies of a scenario's seats until all updates are made; Ctrl-C leaves a checkpoint."""
+    with reported(as_json=as_json):
+        from agent_env.cli.target import located
+        from agent_env.errors import ConfigurationError
+        from agent_env.training.checkpoints import Run, find_run
+
+        if resume:
+            _refuse_changes(context)
+            options = _kept(find_run(runs, name))
+            run = Run.open(find_run(runs, name).folder)
+            prepared = _prepare(options, device, run.latest())
+            wanted = int(updates or run.about["updates"])
+            run.tell(updates=wanted)
+        else:
+            if scenario is None:
+                raise ConfigurationError("name a scenario, such as team:scenario; or go on with a run: --resume")
+            folder, target = located(scenario)
+            options = Options(
+                target,
+                str(folder),
+                _folders(policy or []),
+                None if tasks is None else str(tasks.resolve()),
+                tiny,
+                lora,
+                group_size,
+                tasks_per_update,
+                credit,
+                propagation,
+                lr,
+                seed,
+            )
+            prepared = _prepare(options, device, None)  # what cannot be trained leaves no run behind
+            wanted = updates or _UPDATES
+            run = Run.create(runs, {"scenario": scenario, "updates": wanted, "options": asdict(options)}, name=name)
+        with run:
+            work = _Work(
+                run, options, prepared, wanted, concurrency, seconds, checkpoint_every, device, visible=not as_json
+            )
+            stopped = work.run()
+            if not stopped:
+                run.finish()
+        _report(run, runs, stopped, as_json)
+    if stopped:
+        raise typer.Exit(130)
+
+
+class _Work:
+    """One start of a training."""
+
+    def __init__(
+        self,
+        run: Run,
+        options: Options,
+        prepared: Prepared,
+        updates: int,
+        concurrency: int,
+        seconds: float,
+        checkpoint_every: int,
+        device: str | None,
+        *,
+        visible: bool,
+    ) -> None:
+        self._run = run
+        self._options = options
+        self._prepared = prepared
+        self._updates = updates
+        self._concurrency = concurrency
+        self._seconds = seconds
+        self._every = checkpoint_every
+        self._device = device
+        self._visible = visible
+        self._stopped = False
+
+    def run(self) -> bool:
+        """Trains; tells whether it was stopped."""
+        from agent_env.net.serving import run_loop
+
+        run_loop(self._until_stopped())
+        return self._stopped
+
+    async def _until_stopped(self) -> None:
+        from agent_env.net.serving import stop_signals
+
+        with stop_signals() as stop:
+            training = asyncio.create_task(self._train())
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await asyncio.wait({training, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not training.done():
+                    training.cancel()
+                    self._stopped = True
+                    await asyncio.wait({training})
+            finally:
+                stopping.cancel()
+            if not training.cancelled():
+                training.result()
+
+    async def _train(self) -> None:
+        from agent_env.training.credit import RoleBaseline
+        from agent_env.training.loop import training_loop
+        from agent_env.training.progress import rollout_progress
+
+        options = self._options
+        scenario, tasks, policies = self._prepared
+        checkpoint = self._run.latest()
+        done = 0 if checkpoint is None else checkpoint.update
+        episodes = max(0, self._updates - done) * options.tasks_per_update * options.group_size
+        with rollout_progress(episodes, visible=self._visible) as progress:
+            progress.describe(f"update {done + 1}/{self._updates}")
+            loop = training_loop(
+                scenario,
+                tasks,
+                policies,
+                updates=self._updates,
+                run=self._run,
+                group_size=options.group_size,
+                tasks_per_update=options.tasks_per_update,
+                concurrency=self._concurrency,
+                seconds=self._seconds,
+                credit=RoleBaseline() if options.credit == "role_baseline" else options.credit,
+                propagation=options.propagation,
+                seed=options.seed,
+                checkpoint_every=self._every,
+                device=self._device,
+                progress=progress,
+            )
+            async with aclosing(loop):
+                async for update in loop:
+                    if update.number < self._updates:
+                        progress.describe(f"update {update.number + 1}/{self._updates}")
+
+
+def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None) -> Prepared:
+    """The scenario, its tasks, and the policies that a checkpoint has not; raises `ConfigurationError` for what cannot
+    be trained."""
+    from agent_env.cli.target import load
+    from agent_env.errors import ConfigurationError
+    from agent_env.training.scenario import Scenario
+    from agent_env.training.seating import make_policies, seat_policies
+
+    sys.path.insert(0, options.folder)
+    given = Scenario.of(load(options.scenario))
+    scenario, folders = seat_policies(given, {seat: Path(folder) for seat, folder in options.policies.items()})
+    if not any(seat.policy and seat.trainable for seat in scenario.seats.values()):
+        raise ConfigurationError(
+            f"no seat of {options.scenario!r} has a policy that learns; give one a model (--policy SEAT=DIR), or name "
+            'policies in its seats: Seat(env, policy="…")'
+        )
+    tasks = scenario.tasks if options.tasks is None else _read_tasks(Path(options.tasks))
+    if not callable(tasks) and not tasks:
+        raise ConfigurationError(f"{options.scenario!r} has no tasks; set its `tasks`, or pass --tasks FILE")
+    policies = make_policies(
+        scenario,
+        folders,
+        tiny=options.tiny,
+        lora=options.lora,
+        learning_rate=options.lr,
+        device=device,
+        seed=options.seed,
+        known=() if checkpoint is None else checkpoint.policies,
+    )
+    return Prepared(scenario, tasks, policies)
+
+
+def _read_tasks(path: Path) -> Sequence[Any]:
+    from agent_env.errors import ConfigurationError
+
+    tasks: list[Any] = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        if line.strip():
+            try:
+                tasks.append(json.loads(line))
+            except ValueError as error:
+                raise ConfigurationError(f"line {number} of {str(path)!r} is no JSON: {error}") from None
+    return tasks
+
+
+def _folders(pairs: Sequence[str]) -> dict[str, str]:
+    from agent_env.errors import ConfigurationError
+
+    found: dict[str, str] = {}
+    for pair in pairs:
+        seat, _, folder = pair.partition("=")
+        if not seat or not folder or seat in found:
+            raise ConfigurationError(f"--policy must be SEAT=DIR, once a seat, not {pair!r}")
+        found[seat] = str(Path(folder).resolve())
+    return found
+
+
+def _refuse_changes(context: typer.Context) -> None:
+    """A run that changes what it is made of is another run."""
+    from agent_env.errors import ConfigurationError
+
+    free = {"updates", "concurrency", "seconds", "device", "checkpoint_every", "runs", "name", "resume", "as_json"}
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in free and source is not None and source.name == "COMMANDLINE":
+            told = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.name
+            raise ConfigurationError(f"a run goes on with its own {told}; leave it out, or begin another run")
+
+
+def _kept(run: Run) -> Options:
+    from agent_env.errors import ConfigurationError
+
+    kept: Any = run.about.get("options")
+    if not isinstance(kept, Mapping):
+        raise ConfigurationError(
+            f"the run {run.id!r} was not begun by `agent-env train`; resume it with its own program"
+        )
+    return Options(**kept)
+
+
+def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
+    curve = run.curve()
+    checkpoint = run.latest()
+    if as_json:
+        print_json(
+            {
+                "run": run.id,
+                "folder": str(run.folder),
+                "state": run.state,
+                "updates": len(curve),
+                "last": curve[-1] if curve else None,
+                "policies": {}
+                if checkpoint is None
+                else {name: str(checkpoint.path(name)) for name in checkpoint.policies},
+            }
+        )
+        return
+    if curve:
+        rows = [(seat or "team", *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
+        print_table(("seat", f"first {_SHOWN}", f"last {_SHOWN}", "best"), rows, title=f"mean reward, {run.id}")
+    if checkpoint is not None:
+        for name in checkpoint.policies:
+            say(f"{name} is in {checkpoint.path(name)}")
+    if stopped:
+        where = "" if runs == Path("runs") else f" --runs {runs}"
+        said = f"after {len(curve)} updates" if curve else "before the first update"
+        console.print(f"[yellow]stopped[/yellow] {said}; to go on:")
+        say(f"agent-env train --resume --run {run.id}{where}")
+
+
+def _rewards(curve: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float, float]]:
+    """Of each seat: the mean reward of the first and of the last updates, and the best of one update."""
+    found: dict[str, tuple[float, float, float]] = {}
+    for seat in dict.fromkeys(seat for line in curve for seat in line["reward"]):
+        rewards = [line["reward"][seat] for line in curve if seat in line["reward"]]
+        first, last = rewards[:_SHOWN], rewards[-_SHOWN:]
+        found[seat] = sum(first) / len(first), sum(last) / len(last), max(rewards)
+    return found
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3f}"
