@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = Path(__file__).parent / "requirements"
 MINUTES_TO_INSTALL = 10
+SECONDS_TO_RUN = 300
+
+RunPeer: TypeAlias = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +32,34 @@ def peer_python() -> Callable[[str], Path]:
     told where the CPU build of torch lies on a machine that has one.
     """
     return _python
+
+
+@pytest.fixture
+def run_peer(peer_python: Callable[[str], Path]) -> RunPeer:
+    """Runs a program of this folder in a virtual environment, with the product on its path, and gives the JSON that it
+    prints last: `run_peer("verl", "verl_batches.py", file)`. What it asserts itself fails the test."""
+
+    def run(name: str, program: str, *arguments: Path) -> dict[str, Any]:
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "cards", "wrappers")),
+            "HF_HUB_OFFLINE": "1",
+            "RAY_AUTH_MODE": "disabled",
+            "TRL_EXPERIMENTAL_SILENCE": "1",
+        }
+        ran = subprocess.run(
+            [peer_python(name), Path(__file__).parent / program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_TO_RUN,
+            check=False,
+            env=environment,
+        )
+        if ran.returncode:
+            pytest.fail(f"{program} failed:\n{ran.stdout}{ran.stderr}", pytrace=False)
+        said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        return said
+
+    return run
 
 
 def _python(name: str) -> Path:
