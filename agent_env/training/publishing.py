@@ -73,6 +73,7 @@ class PublishedPolicy(Generic[W]):
         self.hold = hold
         self.drain_seconds = drain_seconds
         self._lock = asyncio.Lock()
+        self._published = 0
 
     async def publish(self, weights: W, *, version: int | None = None) -> int:
         """Pauses, drains, puts the weights in place and resumes; returns the version that they have from now on.
@@ -87,11 +88,13 @@ class PublishedPolicy(Generic[W]):
                 retry_after=self.retry_after, hold=self.hold, drain_seconds=self.drain_seconds, seconds=seconds
             )
             async with quiet as state:
-                new = _next(state, self.publisher.version, version)
+                # The gateway may be another process than last time, and know of no version.
+                new = _next(state, max(self.publisher.version or 0, self._published), version)
                 async with self.publisher.loading(weights, state, new) as model:
                     # Not to be left half done: what is asked of the gateway has a bound of its own.
                     with anyio.CancelScope(shield=True):
                         await self._change(model, new, state.version)
+                        self._published = new
         return new
 
     async def _change(self, model: str, version: int, replaces: int | None) -> None:
@@ -103,12 +106,12 @@ class PublishedPolicy(Generic[W]):
                 raise
 
 
-def _next(state: PolicyState, placed: int | None, wanted: int | None) -> int:
+def _next(state: PolicyState, placed: int, wanted: int | None) -> int:
     if state.version is not None and not isinstance(state.version, int):
         raise ConfigurationError(
             f"the version of the policy {state.policy!r} is {state.version!r}; those that are published are whole numbers"
         )
-    present = max(state.version or 0, placed or 0)
+    present = max(state.version or 0, placed)
     if wanted is None:
         return present + 1
     if wanted <= present:

@@ -206,6 +206,15 @@ async def test_a_publication_that_fails_leaves_the_version_before_and_the_policy
         assert not (await policy.policy.state()).paused and server.weights == 8
 
 
+async def test_versions_go_on_where_the_gateway_has_forgotten_them(tmp_path: Path) -> None:
+    server = Switched()
+    async with opened(tmp_path, server) as run:
+        policy = PublishedPolicy(run.policy("A"), Switch(server))
+        assert [await policy.publish(4), await policy.publish(5)] == [1, 2]
+        await policy.policy.change(version=None)
+        assert await policy.publish(6) == 3
+
+
 async def test_calls_that_do_not_end_in_time_stop_the_publication_and_not_the_policy(tmp_path: Path) -> None:
     crowd = Crowd(1)
     server = Switched(crowd)
