@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from agent_env.errors import AtCapacity, DeadlineExceeded, InvalidArguments, Refusal, UnknownTool
 from agent_env.gateway.dialects import DIALECTS
 from agent_env.gateway.upstream import Endpoint
+from agent_env.net.http import shown
 
 Json: TypeAlias = Any
 
@@ -259,7 +260,7 @@ class Policies:
                 return known
             if others := sorted(self._holders[name] - {run}):
                 raise InvalidArguments(
-                    f"the policy {name!r} is {known.served.model!r} at {list(known.served.endpoints)} for the run "
+                    f"the policy {name!r} is {known.served.model!r} at {[*map(shown, known.served.endpoints)]} for the run "
                     f"{others[0]!r}; give this one another name, or change it with PUT /policies/{name}"
                 )
         return OpenPolicy(name, declared, self.rest_seconds)

@@ -17,6 +17,7 @@ from agent_env.errors import (
     TransportError,
 )
 from agent_env.gateway import PolicyHandle, PolicyState
+from agent_env.net.http import shown
 
 W = TypeVar("W")
 W_contra = TypeVar("W_contra", contravariant=True)
@@ -194,7 +195,7 @@ class InMemory:
 
 def failure(endpoint: str, status: int | None, said: str) -> dict[str, Any]:
     """What one endpoint said when it was to take weights, for `publish_failed`."""
-    return {"endpoint": endpoint, "status": status, "said": said}
+    return {"endpoint": shown(endpoint), "status": status, "said": said}
 
 
 def publish_failed(state: PolicyState, failures: list[dict[str, Any]]) -> PublishFailed:

@@ -393,6 +393,23 @@ async def test_seats_with_one_policy_are_paused_together_and_names_must_tell_pol
         await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("a", (upstream.url,), policy="")})
 
 
+@pytest.mark.parametrize("name", ["org/model:free", "a b?c#d%2Fé", "x/pause", "pause"])
+async def test_a_policy_may_be_named_as_any_model_is(gateway: str, upstream: Upstream, name: str) -> None:
+    async with await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy(name, (upstream.url,))}) as run:
+        policy = run.policy(name)
+        await policy.pause()
+        assert (await policy.change(version=1)).paused
+        assert (await policy.resume()).policy == name
+
+
+async def test_keys_in_the_addresses_of_endpoints_are_not_told(gateway: str) -> None:
+    seats = {"a": SeatPolicy("m", ("http://user:s3cret@127.0.0.1:9/v1",), policy="p")}
+    async with await RunHandle.open(gateway, ADMIN, seats):
+        with pytest.raises(InvalidArguments) as refused:
+            await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("n", ("http://127.0.0.1:9/v1",), policy="p")})
+    assert "127.0.0.1:9" in refused.value.message and "s3cret" not in refused.value.message
+
+
 async def test_only_the_admin_steers_policies(gateway: str, run: RunHandle) -> None:
     token = run.episode("e1", "a").routes["a"].token
     for place in ("policies/A", "runs/r1/policies/A"):
