@@ -28,6 +28,12 @@ class Format(NamedTuple):
 FORMATS: Mapping[str, Format] = {
     "jsonl": Format("one episode a line", "agent_env.episodes.copies:write_lines"),
     "db": Format("a database; what it has already stays", "agent_env.episodes.copies:write_database"),
+    "verifiers": Format("records of verifiers v1", "agent_env.training.exports.verifiers:write"),
+    "verl": Format("rows as AgentLoopOutputs", "agent_env.training.exports.verl:write"),
+    "trl-async": Format("rows as TRL RolloutSamples", "agent_env.training.exports.trl_async:write"),
+    "prime-rl": Format("rows as TrainingSamples", "agent_env.training.exports.prime_rl:write"),
+    "areal": Format("rows as trajectories", "agent_env.training.exports.areal:write"),
+    "agent-lightning": Format("rows as rollouts and events", "agent_env.training.exports.agent_lightning:write"),
 }
 
 
