@@ -139,6 +139,9 @@ async def training_loop(
                     changed = await changed
                 seats = {**given.seats, **(changed or {})}
                 played = replace(given, seats=seats)
+                learners = played.seated(policies, trainable=True)
+                if not learners:
+                    raise ConfigurationError(f"no seat of {given.name or 'the scenario'!r} learns: Seat(env, policy=…)")
                 stream = rollout(
                     played,
                     draw(number),
@@ -153,9 +156,6 @@ async def training_loop(
                 )
                 episodes = await collect(stream)
                 _check(episodes, number)
-                learners = played.seated(policies, trainable=True)
-                if not learners:
-                    raise ConfigurationError(f"no seat of {given.name or 'the scenario'!r} learns: Seat(env, policy=…)")
 
                 def lesson(learners: Mapping[str, Policy] = learners, of: list[Episode] = episodes) -> Lessons:
                     return learn(
