@@ -1,0 +1,271 @@
+"""Trains the manager by TRL's `GRPOTrainer`, against the served specialists: `python train.py`.
+
+Both ways, one after the other: `rollout_func`, where the manager is a served agent whose model is the trainer's, and
+`environment_factory`, where TRL is the manager and the specialists are its tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+from accelerate import PartialState
+from agents import FACTS
+from datasets import Dataset
+from model import ANSWERS, EXPERTS, HINT, WORDS, make_model, make_tokenizer, warm_up
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl import GRPOConfig, GRPOTrainer
+
+from agent_env.episodes import Episode
+from agent_env.gateway import RunHandle
+from agent_env.net.serving import STDIN_VARIABLE
+from agent_env.training import Policy, Scenario, Seat, Team, collect, plot_curves, rollout
+from agent_env.training.exports.trl import episode_reward, trl_prompts, trl_rollout_func
+from agent_env.training.exports.trl_environment import trl_environment
+from agent_env.training.place import policies_served
+from agent_env.training.pretrained import PretrainedLM, PretrainedTokenizer
+
+WAYS = ("rollout_func", "environment_factory")
+PROMPTS, GROUP = 16, 8
+SAMPLED, GREEDY = 960, len(WORDS)
+
+
+async def play(team: Team, word: str) -> str:
+    """One episode: the word goes to the manager; whom that asks, and what it makes of the reply, is its own matter."""
+    return (await team["manager"].chat(word)).text
+
+
+def score(episode: Episode) -> dict[str, dict[str, float | tuple[float, float]]]:
+    """The answer is right, or it is not. Whether the right one was asked is noted and rewards nobody."""
+    asked = [edge.callee_seat for edge in episode.edges if edge.caller_seat == "manager"]
+    right = float(str(episode.info["result"]).strip().lower() == ANSWERS[episode.task])
+    return {"manager": {"right": right, "routed": (float(asked == [EXPERTS[episode.task]]), 0.0)}}
+
+
+delegation = Scenario(
+    play,
+    score,
+    {"manager": Seat("trl-manager@1.0.0", "manager"), **{name: Seat() for name in FACTS}},
+    "delegation",
+)
+
+
+def answered(completions: Sequence[Sequence[Mapping[str, Any]]], task: Sequence[str], **_: Any) -> list[float]:
+    """The reward where TRL is the manager: the last thing that it says is the answer."""
+    said = [str(completion[-1].get("content") or "").strip().lower() for completion in completions]
+    return [float(text == ANSWERS[word]) for text, word in zip(said, task, strict=True)]
+
+
+@dataclass
+class Result:
+    """What one way came to: its curve, and the mean rewards of fresh episodes, (sampled, greedy)."""
+
+    way: str
+    before: tuple[float, float]
+    after: tuple[float, float] = (0.0, 0.0)
+    curve: list[float] = field(default_factory=list[float])
+    losses: list[float] = field(default_factory=list[float])
+    seconds: float = 0.0
+    cpu: float = 0.0
+
+
+class Curve(TrainerCallback):
+    """Keeps what the trainer logs."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Takes the reward and the loss of a step."""
+        if logs and "reward" in logs:
+            self.result.curve.append(float(logs["reward"]))
+            self.result.losses.append(float(logs["loss"]))
+            print(f"{self.result.way} step {state.global_step}: reward {self.result.curve[-1]:.3f}", flush=True)
+
+
+def train(way: str, options: argparse.Namespace, model: Any, tokenizer: Any, result: Result) -> GRPOTrainer:
+    """Trains a model one of the two ways, and gives the trainer."""
+    rows = [{**row, "task": word} for word, row in zip(WORDS, trl_prompts(WORDS), strict=True)]
+    tiny = options.model is None
+    config = GRPOConfig(
+        output_dir=str(Path(options.runs) / way),
+        max_steps=options.steps,
+        per_device_train_batch_size=PROMPTS * GROUP if tiny else GROUP,
+        gradient_accumulation_steps=1 if tiny else PROMPTS,
+        num_generations=GROUP,
+        max_completion_length=16 if tiny else 256,
+        max_tool_calling_iterations=1 if way == "environment_factory" else None,
+        learning_rate=1e-3 if tiny else 1e-6,
+        lr_scheduler_type="constant",
+        beta=0.0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        seed=options.seed,
+        use_cpu=tiny,
+        bf16=not tiny,
+        gradient_checkpointing=not tiny,
+        disable_tqdm=True,
+        use_vllm=options.vllm is not None,
+        vllm_mode="server",
+        vllm_server_base_url=options.vllm,
+    )
+    with ExitStack() as stack:
+        if way == "rollout_func":
+            rollouts = trl_rollout_func(
+                delegation, seat="manager", tasks=WORDS, concurrency=PROMPTS * GROUP, episodes=options.episodes
+            )
+            played: dict[str, Any] = {
+                "rollout_func": stack.enter_context(rollouts),
+                "reward_funcs": episode_reward,
+            }
+        else:
+            desk = trl_environment({name: f"trl-{name}@1.0.0" for name in FACTS})
+            played = {"environment_factory": stack.enter_context(desk), "reward_funcs": answered}
+        trainer = GRPOTrainer(
+            model=model,
+            args=config,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[Curve(result)],
+            **played,
+        )
+        trainer.remove_callback(PrinterCallback)
+        began, cpu = time.monotonic(), time.process_time()
+        trainer.train()
+        result.seconds, result.cpu = time.monotonic() - began, time.process_time() - cpu
+    return trainer
+
+
+async def evaluate(model: Any, tokenizer: Any) -> tuple[float, float]:
+    """The mean reward of fresh episodes of the served manager, sampled and greedy."""
+    policy = Policy(
+        "manager",
+        PretrainedLM(model, ends=[tokenizer.eos_token_id]),
+        PretrainedTokenizer(tokenizer),
+        trainable=False,
+    )
+    means: list[float] = []
+    async with policies_served() as place:
+        for temperature, count in ((1.0, SAMPLED), (0.0, GREEDY)):
+            seats = place.serve({"manager": policy}, {"temperature": temperature})
+            given = {**seats, **dict.fromkeys(FACTS)}
+            tasks = [WORDS[index % len(WORDS)] for index in range(count)]
+            async with await RunHandle.open(
+                place.gateway.url, place.gateway.admin_token, given, keep_journal=False
+            ) as run:
+                episodes = await collect(rollout(delegation, tasks, run=run, concurrency=128))
+            rewards = [reward for episode in episodes if (reward := episode.reward("manager")) is not None]
+            if len(rewards) < len(episodes):
+                failed = next(episode for episode in episodes if not episode.ok)
+                raise SystemExit(f"{len(episodes) - len(rewards)} episodes failed; one says: {failed.failures}")
+            means.append(sum(rewards) / len(rewards))
+    return means[0], means[1]
+
+
+@contextmanager
+def agents(*flags: str) -> Generator[None]:
+    """Runs the four agents, each in a process of its own, until the block ends; they also end when this process dies.
+
+    Of a training in several processes the first runs them for all.
+    """
+    state = PartialState()
+    program = str(Path(__file__).with_name("agents.py"))
+    processes = [
+        subprocess.Popen(
+            [sys.executable, program, name, *flags],
+            env={**os.environ, STDIN_VARIABLE: "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for name in (*FACTS, "manager")
+        if state.is_main_process
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            # A served agent says where it is as soon as it can be called.
+            if not process.stdout.readline():
+                raise SystemExit("an agent did not start; its error is above")
+        state.wait_for_everyone()
+        yield
+        state.wait_for_everyone()
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def run_tiny(way: str, options: argparse.Namespace) -> Result:
+    """One way with the tiny model: warmed up, evaluated, trained, evaluated."""
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, seed=options.seed)
+    warm_up(model, tokenizer, seed=options.seed)
+    result = Result(way, asyncio.run(evaluate(model, tokenizer)))
+    trainer = train(way, options, model, tokenizer, result)
+    result.after = asyncio.run(evaluate(trainer.model, tokenizer))
+    return result
+
+
+def report(results: Sequence[Result], folder: Path) -> None:
+    """Prints what each way reached, and draws its curve."""
+    print(f"\nmean reward of fresh episodes; the examples of the warm start ask the right one {HINT:.0%} too often")
+    print(f"{'':22}{'sampled before':>15}{'after':>8}{'greedy before':>15}{'after':>8}{'CPU s':>8}{'s a step':>10}")
+    for result in results:
+        figures = (result.before[0], result.after[0], result.before[1], result.after[1])
+        sampled_before, sampled_after, greedy_before, greedy_after = figures
+        print(
+            f"{result.way:22}{sampled_before:>15.3f}{sampled_after:>8.3f}{greedy_before:>15.3f}{greedy_after:>8.3f}"
+            f"{result.cpu:>8.1f}{result.seconds / len(result.curve):>10.2f}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = {result.way: [result.curve] for result in results}
+    plot_curves(folder / "curve.png", curves, title="The manager, trained by TRL", x_label="step")
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Result]:
+    """Runs what the command line asks for and reports it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="how TRL is given the scenario")
+    parser.add_argument("--steps", type=int, default=80, help=f"optimizer steps, of {PROMPTS * GROUP} episodes each")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and of what is sampled")
+    parser.add_argument("--runs", default="runs/trl", help="where the results go")
+    parser.add_argument("--episodes", help="a file in which the episodes of rollout_func are kept")
+    parser.add_argument("--model", help="train this one, a name or a folder, on GPUs, instead of the tiny one")
+    parser.add_argument("--vllm", metavar="URL", help="the `vllm serve` that samples it")
+    options = parser.parse_args(arguments)
+    if options.model is not None:
+        with agents("--explain"):
+            for way in options.ways:
+                tokenizer = AutoTokenizer.from_pretrained(options.model)
+                train(way, options, options.model, tokenizer, Result(way, (0.0, 0.0)))
+        return []
+    torch.set_num_threads(1)
+    with agents():
+        results = [run_tiny(way, options) for way in options.ways]
+    report(results, Path(options.runs))
+    return results
+
+
+if __name__ == "__main__":
+    main()
