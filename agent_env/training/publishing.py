@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -44,6 +44,10 @@ class Publisher(Protocol[W_contra]):
         No call of the policy is under way meanwhile. When the block raises, what was before is put back; when it ends
         well, what was before may be let go. Raises `PublishFailed`, with what was before in place.
         """
+        ...
+
+    async def join(self, endpoints: Sequence[str], state: PolicyState) -> None:
+        """Puts the weights that are in place at further endpoints, to which no call goes yet. Raises `PublishFailed`."""
         ...
 
 
@@ -97,6 +101,17 @@ class PublishedPolicy(Generic[W]):
                         await self._change(model, new, state.version)
                         self._published = new
         return new
+
+    async def serve_from(self, endpoints: Sequence[str]) -> PolicyState:
+        """Has the policy's calls answered at these endpoints from now on; new ones get its weights first.
+
+        Nothing pauses: calls that are under way end where they are. Raises `PublishFailed`, with the endpoints as they
+        were.
+        """
+        async with self._lock:
+            state = await self.policy.state()
+            await self.publisher.join([one for one in endpoints if one not in state.endpoints], state)
+            return await self.policy.change(endpoints=endpoints, replaces=state.version)
 
     async def _change(self, model: str, version: int, replaces: int | None) -> None:
         try:
@@ -182,6 +197,9 @@ class InMemory:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(self._put, before, was)
             raise
+
+    async def join(self, endpoints: Sequence[str], state: PolicyState) -> None:
+        """Does nothing: another endpoint is another address of this process."""
 
     def _copy(self) -> Weights:
         with self.served.lock:

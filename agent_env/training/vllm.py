@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class VllmLora:
         self.seconds = seconds
         self.keep = keep
         self._headers = {} if api_key is None else bearer_headers(api_key)
-        self._loaded: dict[str, list[str]] = {}
+        self._loaded: dict[str, dict[str, str]] = {}
 
     @asynccontextmanager
     async def loading(
@@ -59,19 +59,37 @@ class VllmLora:
         """Loads the adapter of a directory; see `Publisher`. A text is passed on as it is, a path as an absolute one."""
         # A name that was never there before: one that failed to unload, or an earlier trainer's, is not in the way.
         name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', state.policy)}-v{version}-{secrets.token_hex(3)}"
-        wanted = {"lora_name": name, "lora_path": _path(weights)}
-        try:
-            if failures := await self._everywhere(state.endpoints, "load_lora_adapter", wanted, self.seconds):
-                raise publish_failed(state, failures)
+        path = _path(weights)
+        async with self._undone(state.endpoints, name):
+            await self._load(state.endpoints, name, path, state)
             yield name
+        loaded = self._loaded.setdefault(state.policy, {})
+        loaded[name] = path
+        while len(loaded) > self.keep + 1:
+            oldest = next(iter(loaded))
+            del loaded[oldest]
+            await self._unload(state.endpoints, oldest)
+
+    async def join(self, endpoints: Sequence[str], state: PolicyState) -> None:
+        """Loads the adapters that are in place at further endpoints; see `Publisher`."""
+        for name, path in self._loaded.get(state.policy, {}).items():
+            async with self._undone(endpoints, name):
+                await self._load(endpoints, name, path, state)
+
+    @asynccontextmanager
+    async def _undone(self, endpoints: Sequence[str], name: str) -> AsyncGenerator[None, None]:
+        """Lets an adapter go again when the block raises."""
+        try:
+            yield
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._unload(state.endpoints, name)
+                await self._unload(endpoints, name)
             raise
-        loaded = self._loaded.setdefault(state.policy, [])
-        loaded.append(name)
-        while len(loaded) > self.keep + 1:
-            await self._unload(state.endpoints, loaded.pop(0))
+
+    async def _load(self, endpoints: Sequence[str], name: str, path: str, state: PolicyState) -> None:
+        wanted = {"lora_name": name, "lora_path": path}
+        if failures := await self._everywhere(endpoints, "load_lora_adapter", wanted, self.seconds):
+            raise publish_failed(state, failures)
 
     async def _unload(self, endpoints: Iterable[str], name: str) -> None:
         """Lets an adapter go; a server that keeps it only has less room, which vLLM makes by itself when it needs some."""

@@ -246,6 +246,18 @@ async def test_a_publication_that_is_given_up_leaves_nothing_half_done(tmp_path:
         assert (state.version, state.paused, server.weights) == (None, False, 0)
 
 
+async def test_a_policy_in_memory_may_have_further_addresses(tmp_path: Path, tokenizer: WordTokenizer) -> None:
+    served = Policy("A", make_model(tokenizer, seed=1), tokenizer)
+    server = PolicyServer([served])
+    async with opened(tmp_path, server) as run, running(server) as second:
+        policy = PublishedPolicy(run.policy("A"), InMemory(served))
+        await policy.publish(served.model.state_dict())
+        state = await policy.serve_from([*(await policy.policy.state()).endpoints, f"{second}/v1"])
+        assert len(state.endpoints) == 2 and state.version == 1
+        for number in range(8):
+            await call(run, f"e{number}", stream=False)
+
+
 class Lost(PolicyHandle):
     """A handle whose answer to a change is lost on the way; `done` tells whether the change was made before."""
 

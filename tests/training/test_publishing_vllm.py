@@ -283,6 +283,24 @@ async def test_a_server_that_does_not_answer_is_told_and_the_others_let_the_adap
         assert alive.verbs() == ["load", "unload"] and alive.adapters == stuck.adapters == {}
 
 
+async def test_a_server_more_has_the_adapter_before_a_call_goes_there(tmp_path: Path) -> None:
+    first, second, third = Vllm(), Vllm(), Vllm()
+    async with opened(tmp_path, first) as run, running(second) as url, running(third) as broken:
+        policy = PublishedPolicy(run.policy("solver"), VllmLora())
+        (present,) = (await policy.policy.state()).endpoints
+        assert (await policy.serve_from([present, f"{url}/v1"])).endpoints == (present, f"{url}/v1")
+        assert second.asked == []  # the base model is there already
+        await policy.serve_from([present])
+        await policy.publish(adapter(tmp_path, "one"))
+        state = await policy.serve_from([present, f"{url}/v1"])
+        assert second.adapters == first.adapters == {state.model: str(tmp_path / "adapter-one")}
+        assert await answers(run, 20) == {(1, "one")} and not state.paused
+        third.broken["load_lora_adapter"] = "CUDA out of memory"
+        with pytest.raises(PublishFailed, match="CUDA out of memory"):
+            await policy.serve_from([present, f"{broken}/v1"])
+        assert (await policy.policy.state()).endpoints == state.endpoints and third.adapters == {}
+
+
 async def test_the_servers_key_is_shown_to_them(tmp_path: Path) -> None:
     server = Vllm(api_key="secret")
     async with opened(tmp_path, server, key="secret") as run:
