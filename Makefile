@@ -3,10 +3,10 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := train,hf,openai-agents,langgraph,pydantic-ai
+EXTRAS := train,hf,pettingzoo,openai-agents,langgraph,pydantic-ai
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers check format bench clean
+.PHONY: help demo demo-all test test-peers check format bench clean
 
 help:  ## Lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,22 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
 
 demo: $(VENV)/.demo  ## Trains two served agents together, prints a table, writes a plot (8 minutes)
 	$(BIN)/python examples/multiagent/signals/train.py $(DEMO)
+
+# TRL and small language models want packages of their own, beside the product's. What is not there is passed over.
+EXAMPLES := examples/multiagent
+REQUIREMENTS := tests/peers/requirements
+
+.venvs/demo-%/.made: $(REQUIREMENTS)/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --no-deps --requirement $<
+	@touch $@
+
+demo-all: $(VENV)/.demo $(patsubst $(REQUIREMENTS)/%.txt,.venvs/demo-%/.made,$(wildcard $(REQUIREMENTS)/trl.txt $(REQUIREMENTS)/smollm.txt))  ## Runs every example in full, one after another
+	$(BIN)/python $(EXAMPLES)/signals/train.py
+	$(BIN)/python $(EXAMPLES)/delegation/train.py
+	[ ! -e $(EXAMPLES)/duel/train.py ] || $(BIN)/python $(EXAMPLES)/duel/train.py
+	[ ! -e $(EXAMPLES)/trl/train.py ] || PYTHONPATH=.:cards:wrappers .venvs/demo-trl/bin/python $(EXAMPLES)/trl/train.py
+	[ ! -e $(EXAMPLES)/smollm/train.py ] || PYTHONPATH=.:cards:wrappers .venvs/demo-smollm/bin/python $(EXAMPLES)/smollm/train.py
 
 test: $(VENV)/.test  ## Runs all checks and tests (12 minutes at most)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check

@@ -15,6 +15,7 @@ import anyio
 from agent_env.client.card_cache import ReadCard, forget_card, read_card
 from agent_env.client.lanes.contract import Lane
 from agent_env.client.lanes.inprocess import InProcessLane
+from agent_env.client.standins import stand_in
 from agent_env.errors import (
     AgentEnvError,
     ConfigurationError,
@@ -131,6 +132,9 @@ async def reach(
     if isinstance(ref, Seated):
         found = await reach(ref.ref, lane=lane, token=token, hub=hub, seconds=seconds)
         return dataclasses.replace(found, trusted=True)
+    instead = stand_in(ref)
+    if instead is not ref:
+        ref, lane = instead, None
     if isinstance(ref, str):
         if ref.startswith(("http://", "https://")):
             return await _by_url(ref, lane, token, seconds)

@@ -40,10 +40,14 @@ if TYPE_CHECKING:
     from agent_env.training.tiny import WordTokenizer as WordTokenizer
     from agent_env.training.tiny import make_model as make_model
     from agent_env.training.update import Settings as Settings
+    from agent_env.training.views import Backstage as Backstage
+    from agent_env.training.views import to_gymnasium as to_gymnasium
+    from agent_env.training.views import to_pettingzoo as to_pettingzoo
     from agent_env.training.vllm import VllmLora as VllmLora
     from agent_env.training.warm import warm_start as warm_start
 
 _HOMES = {
+    "Backstage": "views",
     "InMemory": "publishing",
     "Lora": "pretrained",
     "Policy": "policy",
@@ -73,11 +77,14 @@ _HOMES = {
     "policies_served": "place",
     "rollout": "rollouts",
     "rollout_progress": "progress",
+    "to_gymnasium": "views",
+    "to_pettingzoo": "views",
     "training_loop": "loop",
     "warm_start": "warm",
 }
 
 __all__ = [
+    "Backstage",
     "InMemory",
     "Lora",
     "Policy",
@@ -107,6 +114,8 @@ __all__ = [
     "policies_served",
     "rollout",
     "rollout_progress",
+    "to_gymnasium",
+    "to_pettingzoo",
     "training_loop",
     "warm_start",
 ]
