@@ -1,0 +1,304 @@
+"""Records of verifiers v1: messages of every dialect, rewards by name, and records that verifiers made itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.episodes import CallRecord, Episode, MessageNode, RewardRecord, TurnRecord
+from agent_env.errors import ProtocolError
+from agent_env.training.exports.verifiers import from_verifiers, read, to_verifiers, write
+from agent_env.training.exports.verifiers_messages import messages_of
+from agent_env.training.learning import credit_rows
+from agent_env.training.rows import cut_rows
+
+
+def node(**message: Any) -> MessageNode:
+    return MessageNode(None, message)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ({"role": "developer", "content": "be brief"}, [{"role": "system", "content": "be brief"}]),
+        ({"role": "user", "content": None}, [{"role": "user", "content": ""}]),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            [{"role": "user", "content": "a\nb"}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}]},
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]},
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}],
+        ),
+        (
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}},
+                    {"type": "image", "source": {"type": "url", "url": "https://a/b"}},
+                ],
+            },
+            [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+                        {"type": "image_url", "image_url": {"url": "https://a/b"}},
+                    ],
+                }
+            ],
+        ),
+        (
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "4"}]},
+                    {"type": "tool_result", "tool_use_id": "t2", "content": "5"},
+                    {"type": "text", "text": "go on"},
+                ],
+            },
+            [
+                {"role": "tool", "tool_call_id": "t1", "content": "4"},
+                {"role": "tool", "tool_call_id": "t2", "content": "5"},
+                {"role": "user", "content": "go on"},
+            ],
+        ),
+        (
+            {"role": "tool", "tool_call_id": "t1", "content": "4"},
+            [{"role": "tool", "tool_call_id": "t1", "content": "4"}],
+        ),
+        (
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "hm",
+                "tool_calls": [
+                    {"id": "t1", "type": "function", "function": {"name": "ask", "arguments": "{}"}},
+                    {"id": "t2", "type": "custom", "custom": {"name": "run", "input": "ls"}},
+                ],
+            },
+            [
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "reasoning_content": "hm",
+                    "tool_calls": [
+                        {"id": "t1", "name": "ask", "arguments": "{}"},
+                        {"id": "t2", "type": "custom", "name": "run", "arguments": "ls"},
+                    ],
+                }
+            ],
+        ),
+        (
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "text", "text": "ask"},
+                    {"type": "tool_use", "id": "t1", "name": "ask", "input": {"a": 1}},
+                ],
+            },
+            [
+                {
+                    "role": "assistant",
+                    "content": "ask",
+                    "reasoning_content": "hm",
+                    "tool_calls": [{"id": "t1", "name": "ask", "arguments": '{"a": 1}'}],
+                }
+            ],
+        ),
+        (
+            {"type": "function_call", "call_id": "t1", "name": "ask", "arguments": "{}"},
+            [{"role": "assistant", "content": None, "tool_calls": [{"id": "t1", "name": "ask", "arguments": "{}"}]}],
+        ),
+        (
+            {"type": "function_call_output", "call_id": "t1", "output": "4"},
+            [{"role": "tool", "tool_call_id": "t1", "content": "4"}],
+        ),
+        (
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+            [{"role": "assistant", "content": None, "reasoning_content": "hm"}],
+        ),
+    ],
+)
+def test_a_message_of_any_dialect_is_one_of_verifiers(message: dict[str, Any], told: list[dict[str, Any]]) -> None:
+    assert messages_of(node(**message)) == told
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"type": "web_search_call", "id": "w"}, "no message for one of the type 'web_search_call'"),
+        ({"content": "x"}, "no message for one of the type 'message'"),
+        ({"role": "function", "content": "x"}, "no message of the role 'function'"),
+        ({"role": "user", "content": [{"type": "input_audio"}]}, "no part of a message for 'input_audio'"),
+        ({"role": "assistant", "content": [{"type": "server_tool_use"}]}, "no part of an answer for 'server_tool_use'"),
+    ],
+)
+def test_what_verifiers_has_no_form_of_is_refused(message: dict[str, Any], why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        messages_of(node(**message))
+
+
+def an_episode(**fields: Any) -> Episode:
+    episode = Episode("e", **fields)
+    bodies: dict[str, Any] = {
+        "request": {"messages": [{"role": "user", "content": "hi"}]},
+        "response": {"choices": [{"message": {"role": "assistant", "content": "ho"}}]},
+    }
+    episode.add(
+        [
+            TurnRecord("t", "a@1.0.0", "s", "e", seat="a"),
+            CallRecord("c", "t", "a", "m", "e", prompt_token_ids=[1], token_ids=[2], logprobs=[-0.5], **bodies),
+        ]
+    )
+    return episode
+
+
+def test_rewards_of_one_name_are_told_apart_and_their_sum_is_what_the_seat_gets() -> None:
+    episode = an_episode(task={"n": 1})
+    for value in (1.0, 2.0):
+        episode.score("won", value)
+    for value in (4.0, 8.0):
+        episode.score("won", value, seat="a", weight=0.5)
+    (record,) = to_verifiers([episode])
+    rewards = record["traces"][0]["rewards"]
+    assert rewards == {
+        "won": {"score": 1.0, "weight": 1.0},
+        "episode/won": {"score": 2.0, "weight": 1.0},
+        "seat/won": {"score": 4.0, "weight": 0.5},
+        "seat/won/2": {"score": 8.0, "weight": 0.5},
+    }
+    (row,), _ = cut_rows(from_verifiers([record]))
+    (ours,), _ = cut_rows([episode])
+    assert row.reward == ours.reward == 9.0
+    assert row == ours
+
+
+def test_what_the_team_would_have_got_is_a_metric_and_comes_back_for_credit() -> None:
+    episodes = [an_episode(task="x"), an_episode(task="x")]
+    episodes[1].id = "e2"
+    for episode in episodes:
+        episode.score("won", 1.0)
+        episode.rewards.append(RewardRecord("alone", 0.25, 0.0, "difference", "seat", "a"))
+    records = list(to_verifiers(episodes))
+    assert [record["traces"][0]["metrics"] for record in records] == [{"alone": 0.25}] * 2
+    assert [row.advantage for row in credit_rows(from_verifiers(records), credit="difference")[0]] == [0.75, 0.75]
+
+
+def test_a_judges_score_keeps_its_source() -> None:
+    episode = an_episode(task="x")
+    episode.score("won", 1.0)
+    episode.score("clear", 0.5, seat="a", source="judge")
+    (row,), _ = cut_rows(from_verifiers(to_verifiers([episode])), propagation="judge")
+    assert row.reward == 0.5
+
+
+def test_usage_counts_what_a_cache_gave_apart() -> None:
+    episode = an_episode()
+    call = episode.traces[0].calls[0]
+    call.usage = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
+    call.request |= {"top_p": 0.5, "temperature": 1.5}
+    call.temperature = 0.5
+    (record,) = to_verifiers([episode])
+    (told,) = record["traces"][0]["calls"]
+    assert told["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "cached_input_tokens": 4}
+    # What the model was asked for, not what the agent asked.
+    assert told["sampling"] == {"temperature": 0.5, "top_p": 0.5}
+
+
+def test_two_tool_results_in_one_message_are_two_nodes_whose_tokens_still_add_up() -> None:
+    episode = an_episode()
+    results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "4"} for n in range(2)]
+    call = episode.traces[0].calls[0]
+    call.api = "messages"
+    call.request = {"system": "add", "messages": [{"role": "user", "content": results}]}
+    call.response = {"role": "assistant", "content": [{"type": "text", "text": "8"}]}
+    call.prompt_token_ids = [1, 2, 3]
+    episode.score("won", 1.0)
+    (record,) = to_verifiers([episode])
+    nodes = record["traces"][0]["nodes"]
+    assert [(one["message"]["role"], one["parent"]) for one in nodes] == [
+        *(("system", None), ("tool", 0), ("tool", 1), ("assistant", 2)),
+    ]
+    assert [token for one in nodes for token in one.get("token_ids", [])] == [1, 2, 3, 2]
+    assert cut_rows(from_verifiers([record]))[0] == cut_rows([episode])[0]
+
+
+def foreign() -> dict[str, Any]:
+    """A record as verifiers writes it of its own: no word of ours in it."""
+    answer = {"role": "assistant", "content": "x"}
+    return {
+        "id": "v",
+        "env": {"id": "gsm8k"},
+        "task": {"type": "Task", "data": {"prompt": "1+1"}},
+        "group": {"id": "g"},
+        "run": {"type": "train", "id": "r", "work": {"type": "train", "step": 3, "policy": {"start": 3, "end": 4}}},
+        "ok": True,
+        "traces": [
+            {
+                "id": "tr",
+                "agent": {"name": "solver", "config": {"model": "m"}, "trainable": True},
+                "nodes": [
+                    {"parent": None, "message": {"role": "user", "content": "1+1"}, "token_ids": [1, 2]},
+                    {
+                        "parent": 0, "message": answer, "sampled": True, "token_ids": [3, 4, 5],
+                        "mask": [False, True, True], "logprobs": [-0.5, -0.25],
+                    },
+                    {
+                        "parent": 1, "message": answer, "sampled": True, "token_ids": [6, 7],
+                        "mask": [False, True], "logprobs": [-1.0],
+                    },
+                ],
+                "calls": [{"node": 2, "model": "m", "finish_reason": "length", "sampling": {"temperature": 0.5}}],
+                "rewards": {"correct": {"score": 1.0, "weight": 2.0}, "style": None},
+                "metrics": {"turns": 2.0},
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_a_record_that_verifiers_made_gives_rows_to_train_on() -> None:
+    (row,), report = cut_rows(from_verifiers([foreign()]))
+    assert report.dropped == {}
+    assert row.token_ids == [1, 2, 3, 4, 5, 6, 7]
+    assert row.loss_mask == [0, 0, 0, 1, 1, 0, 1]
+    assert row.logprobs == [0.0, 0.0, 0.0, -0.5, -0.25, 0.0, -1.0]
+    assert (row.seat, row.group, row.reward, row.versions) == ("solver", "r/gsm8k/g/solver", 2.0, (3, 4))
+    assert [(span.temperature, span.finish_reason) for span in row.spans] == [(None, None), (0.5, "length")]
+    assert row.truncated
+
+
+def test_a_trace_that_is_not_trainable_gives_none() -> None:
+    record = foreign()
+    record["traces"][0]["agent"]["trainable"] = False
+    assert cut_rows(from_verifiers([record]))[0] == []
+
+
+@pytest.mark.parametrize("lacking", ["id", "task"])
+def test_a_record_that_is_not_whole_is_refused(lacking: str) -> None:
+    record = foreign()
+    del record[lacking]
+    with pytest.raises(ProtocolError, match=rf"is no episode of verifiers v1: KeyError '{lacking}'"):
+        list(from_verifiers([record]))
+
+
+def test_tokens_amid_an_answer_that_nobody_sampled_are_refused() -> None:
+    record = foreign()
+    record["traces"][0]["nodes"][1]["mask"] = [True, False, True]
+    with pytest.raises(ProtocolError, match="the node 1 of 'tr' has tokens that were not sampled amid its answer"):
+        list(from_verifiers([record]))
+
+
+def test_a_file_that_verifiers_wrote_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_text(json.dumps(foreign()) + "\n")
+    assert [episode.id for episode in read(path)] == ["v"]
+    assert write(read(path), tmp_path / "again.jsonl") == 1
