@@ -1,25 +1,23 @@
 """Trains a manager and three specialists together, in part, and not at all, through their served environments.
 
-Six processes: the four agents, the gateway, and this one, which holds the four policies, serves them, plays and updates.
-Stop it with Ctrl-C and go on with `python train.py --resume`.
+Six processes: the four agents, the gateway, and this one, which holds the four policies, serves them, plays and
+updates. Stop it with Ctrl-C, and go on with `python train.py --resume`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
-import json
 import os
 import random
-import shutil
 import sys
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import uvloop
@@ -28,25 +26,25 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_env.episodes import Episode, EpisodeStore
-from agent_env.gateway import GatewayProcess, RunHandle, SeatPolicy, launched, running
 from agent_env.net.garbage import collect_rarely
 from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import (
     Policy,
-    PolicyServer,
+    Run,
     Scenario,
     Seat,
     Settings,
     Team,
     WordTokenizer,
-    collect,
-    learn,
+    evaluate,
     make_model,
     plot_curves,
-    rollout,
     rollout_progress,
+    training_loop,
     warm_start,
 )
+from agent_env.training.checkpoints import find_run
+from agent_env.training.place import Place, policies_served
 from agent_env.training.progress import RolloutProgress
 
 FACTS = {
@@ -92,7 +90,9 @@ ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
 RATES = {"manager": 1e-3, **dict.fromkeys(SPECIALISTS, 3e-3)}
 TASKS, GROUP = 32, 8
-SAVED = 10  # updates from checkpoint to checkpoint
+
+Figures: TypeAlias = dict[str, list[float]]
+"""Of fresh episodes, "sampled" and "greedy": the mean reward, and how often the right specialist was asked."""
 
 
 async def play(team: Team, word: str) -> str:
@@ -116,108 +116,82 @@ delegation = Scenario(
 
 
 @dataclass
-class Result:
-    """One run of an arm. Its curves are means a batch; `before` and `after` are those of fresh episodes, sampled and
-    greedy. Of each pair the first is the reward, the second the part of the episodes in which the right one was asked.
-    """
+class Trainer:
+    """What all runs have in common: where policies are served, where episodes go, and the bar."""
 
-    arm: str
-    seed: int
-    before: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    after: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    curve: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    options: argparse.Namespace
+    folder: Path
+    place: Place
+    store: EpisodeStore
+    progress: RolloutProgress
 
-    @property
-    def name(self) -> str:
-        """What its episodes and its checkpoints go by."""
-        return f"{self.arm}-{self.seed}"
+    async def begin(self, seed: int) -> Run:
+        """The policies that all arms of a seed begin with, and what they are worth."""
+        with self.open(f"fresh-{seed}") as run:
+            if not run.about["finished"]:
+                policies = fresh_policies(seed)
+                self.progress.describe(f"before, seed {seed}")
+                run.save(0, policies)
+                run.about["figures"] = await self.evaluate(policies, arm="fresh", seed=seed, phase="before")
+                run.finish()
+        return run
 
+    async def train(self, arm: str, seed: int, fresh: Run) -> Run:
+        """One run of an arm, from where an earlier start left it: updates after every batch of episodes, evaluates."""
+        with self.open(f"{arm}-{seed}") as run:
+            if run.about["finished"]:
+                self.progress.skip(self.options.updates * TASKS * GROUP + self.options.evaluated + len(WORDS))
+                return run
+            self.progress.describe(f"{NAMES[arm]}, seed {seed}")
+            begun = fresh.latest()
+            assert begun is not None
+            policies = {seat: begun.load(seat) for seat in SEATS}
+            for seat, policy in policies.items():
+                policy.trainable = seat in ARMS[arm]
+            if (checkpoint := run.latest()) is not None:
+                self.progress.skip(checkpoint.update * TASKS * GROUP)
+            updates = training_loop(
+                delegation,
+                WORDS,
+                policies,
+                updates=self.options.updates,
+                run=run,
+                place=self.place,
+                store=self.store,
+                group_size=GROUP,
+                tasks_per_update=TASKS,
+                credit="per_prompt",
+                seed=seed,
+                info={"arm": arm, "seed": seed, "phase": "training"},
+                progress=self.progress,
+            )
+            async with aclosing(updates):
+                async for _ in updates:
+                    pass
+            run.about["figures"] = await self.evaluate(policies, arm=arm, seed=seed, phase="after")
+            run.finish()
+        return run
 
-class Player:
-    """Plays episodes through the gateway and keeps them all; what an earlier start has played it takes from there."""
-
-    def __init__(
-        self, options: argparse.Namespace, gateway: GatewayProcess, store: EpisodeStore, progress: RolloutProgress
-    ) -> None:
-        self.options = options
-        self.gateway = gateway
-        self.store = store
-        self.progress = progress
-
-    async def open(self, seats: Mapping[str, SeatPolicy]) -> RunHandle:
-        """Opens a run; every episode is kept below, so the gateway need not keep its part of them as well."""
-        return await RunHandle.open(self.gateway.url, self.gateway.admin_token, seats, keep_journal=False)
-
-    async def play(
-        self, run: RunHandle, tasks: Sequence[str], result: Result, phase: str, *, group_size: int = 1, **info: Any
-    ) -> tuple[list[Episode], tuple[float, float]]:
-        """Plays each task `group_size` times: the episodes, their mean reward and how often the right one was asked."""
-        stream = rollout(
-            delegation,
-            tasks,
-            run=run,
-            store=self.store,
-            run_id=f"{result.name}/{phase}",
-            finished="yield",
-            group_size=group_size,
-            concurrency=self.options.concurrency,
-            info={"arm": result.arm, "seed": result.seed, "phase": phase, **info},
-            progress=self.progress,
-        )
-        episodes = await collect(stream)
-        return episodes, (mean(episodes, "right"), mean(episodes, "routed"))
-
-    async def evaluate(
-        self, seats: Mapping[str, SeatPolicy], result: Result, when: str
-    ) -> dict[str, tuple[float, float]]:
-        """What fresh episodes are worth, sampled and greedy (which are all the same for the same word)."""
-        found: dict[str, tuple[float, float]] = {}
+    async def evaluate(self, policies: Mapping[str, Policy], **info: str | int) -> Figures:
+        """What fresh episodes are worth, sampled, and greedy: then those of one word are all the same."""
+        found: Figures = {}
         for how, temperature, count in (("sampled", 1.0, self.options.evaluated), ("greedy", 0.0, len(WORDS))):
-            settings = {"temperature": temperature}
-            fixed = {seat: dataclasses.replace(policy, settings=settings) for seat, policy in seats.items()}
-            tasks = [WORDS[index % len(WORDS)] for index in range(count)]
-            async with await self.open(fixed) as run:
-                _, found[how] = await self.play(run, tasks, result, f"{when} {how}")
+            episodes = await evaluate(
+                delegation,
+                [WORDS[index % len(WORDS)] for index in range(count)],
+                policies,
+                place=self.place,
+                temperature=temperature,
+                store=self.store,
+                info=info,
+                progress=self.progress,
+            )
+            found[how] = [mean(episodes, "right"), mean(episodes, "routed")]
         return found
 
-
-async def train(player: Player, server: PolicyServer, endpoint: str, arm: str, seed: int, folder: Path) -> Result:
-    """One run of an arm, from where an earlier start left it: updates after every batch of episodes, and evaluates."""
-    seats = {seat: SeatPolicy(seat, (endpoint,)) for seat in SEATS}
-    player.progress.describe(f"{NAMES[arm]}, seed {seed}")
-    own, begun = folder / f"{arm}-{seed}", folder / f"fresh-{seed}"
-    if (saved := restore(own) or restore(begun)) is None:
-        # All arms begin alike, so what they are worth before is found out once.
-        policies, result = fresh_policies(seed), Result("fresh", seed)
-        serve(server, policies)
-        result.before = await player.evaluate(seats, result, "before")
-        save(begun, policies, result)
-    else:
-        policies, result = saved
-        player.progress.skip(len(result.curve) * TASKS * GROUP)
-    result.arm = arm
-    for seat, policy in policies.items():
-        policy.trainable = seat in ARMS[arm]
-    serve(server, policies)
-    async with await player.open(seats) as run:
-        for update in range(len(result.curve), player.options.updates):
-            tasks = random.Random(f"{seed}/{update}").choices(WORDS, k=TASKS)
-            episodes, means = await player.play(
-                run, tasks, result, f"update {update}", group_size=GROUP, update=update
-            )
-            result.curve.append(means)
-            learn(policies, episodes, credit="per_prompt")
-            if len(result.curve) % SAVED == 0:
-                save(own, policies, result)
-    result.after = result.after or await player.evaluate(seats, result, "after")
-    save(own, policies, result)
-    return result
-
-
-def serve(server: PolicyServer, policies: Mapping[str, Policy]) -> None:
-    """Serves the policies in place of those of the run before."""
-    for policy in policies.values():
-        server.serve(policy)
+    def open(self, name: str) -> Run:
+        """Begins a run within this one, or goes on with it."""
+        return Run.open(self.folder / name) if (self.folder / name).exists() else Run.create(self.folder, name=name)
 
 
 def fresh_policies(seed: int) -> dict[str, Policy]:
@@ -228,11 +202,11 @@ def fresh_policies(seed: int) -> dict[str, Policy]:
         model = make_model(tokenizer, seed=10 * seed + place)
         rng = random.Random(10 * seed + place)
         if seat == "manager":
-            warm_start(model, tokenizer, lambda rng=rng: manager_example(rng), steps=350, batch=96)
+            warm_start(model, tokenizer, partial(manager_example, rng), steps=350, batch=96)
         else:
-            known = rng.sample(list(FACTS[seat]), k=int(len(FACTS[seat]) * KNOWN))
-            example = lambda rng=rng, facts=FACTS[seat], known=known: specialist_example(rng, facts, known)  # noqa: E731
-            warm_start(model, tokenizer, example, steps=160)
+            facts = FACTS[seat]
+            known = rng.sample(list(facts), k=int(len(facts) * KNOWN))
+            warm_start(model, tokenizer, partial(specialist_example, rng, facts, known), steps=160)
         settings = Settings(learning_rate=RATES[seat])
         policies[seat] = Policy(seat, model, tokenizer, settings=settings, seed=10 * seed + place)
     return policies
@@ -261,38 +235,14 @@ def specialist_example(rng: random.Random, facts: Mapping[str, str], known: Sequ
 def mean(episodes: Sequence[Episode], name: str) -> float:
     """The mean of one score; raises `SystemExit` when no episode was scored."""
     values = [
-        score.value for episode in episodes for score in episode.rewards if score.name == name and score.value is not None
+        score.value
+        for episode in episodes
+        for score in episode.rewards
+        if score.name == name and score.value is not None
     ]
     if not values:
         raise SystemExit(f"no episode could be played; the first says: {episodes[0].failures}")
     return sum(values) / len(values)
-
-
-def save(folder: Path, policies: Mapping[str, Policy], result: Result) -> None:
-    """Writes a checkpoint beside the one before, which then goes: there is a whole one at any time."""
-    writing = folder / "writing"
-    shutil.rmtree(writing, ignore_errors=True)
-    for seat, policy in policies.items():
-        policy.save(writing / seat)
-    (writing / "result.json").write_text(json.dumps(dataclasses.asdict(result)), "utf-8")
-    before = checkpoints(folder)
-    writing.rename(folder / f"{len(before) and int(before[-1].name) + 1:06d}")
-    for old in before:
-        shutil.rmtree(old)
-
-
-def restore(folder: Path) -> tuple[dict[str, Policy], Result] | None:
-    """Reads the newest checkpoint, None where there is none."""
-    found = checkpoints(folder)
-    if not found:
-        return None
-    policies = {seat: Policy.load(found[-1] / seat) for seat in SEATS}
-    return policies, Result(**json.loads((found[-1] / "result.json").read_text("utf-8")))
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
-    return sorted(path for path in folder.glob("*") if path.name.isdigit())
 
 
 @asynccontextmanager
@@ -323,86 +273,88 @@ async def agents() -> AsyncGenerator[None, None]:
             await process.wait()
 
 
-def table(title: str, results: Sequence[Result], which: int) -> Table:
+def table(title: str, runs: Mapping[tuple[str, int], Run], which: int) -> Table:
     """What each arm reached: the mean over its seeds, and its worst seed."""
     shown = Table(title=title, title_justify="left")
     for name in ("", "seeds", "sampled\nbefore", "sampled\nafter", "worst\nseed", "greedy\nbefore", "greedy\nafter"):
         shown.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for arm in dict.fromkeys(result.arm for result in results):
-        own = [result for result in results if result.arm == arm]
-        pairs = [(when, how) for how in ("sampled", "greedy") for when in ("before", "after")]
-        columns = [[getattr(result, when)[how][which] for result in own] for when, how in pairs]
-        figures = [sum(column) / len(column) for column in columns]
-        figures.insert(2, min(columns[1]))
-        shown.add_row(NAMES[arm], str(len(own)), *(f"{figure:.3f}" for figure in figures))
+    for arm in [arm for arm in ARMS if any(arm == ran for ran, _ in runs)]:
+        seeds = [seed for ran, seed in runs if ran == arm]
+        figures: list[float] = []
+        for how in ("sampled", "greedy"):
+            before, after = (
+                [runs[name, seed].about["figures"][how][which] for seed in seeds] for name in ("fresh", arm)
+            )
+            figures += [sum(before) / len(seeds), sum(after) / len(seeds), *([min(after)] if how == "sampled" else [])]
+        shown.add_row(NAMES[arm], str(len(seeds)), *(f"{figure:.3f}" for figure in figures))
     return shown
 
 
-def draw(folder: Path, results: Sequence[Result]) -> None:
-    """Draws the curves of reward and of routing."""
-    for which, name, title in (
-        (0, "curve", "A manager and three specialists"),
-        (1, "routing", "How often the manager asks the right specialist"),
-    ):
-        arms = dict.fromkeys(result.arm for result in results)
-        curves = {NAMES[arm]: [[m[which] for m in r.curve] for r in results if r.arm == arm] for arm in arms}
-        plot_curves(folder / f"{name}.png", curves, title=title, y_label=("mean reward", "routed right")[which])
+def draw(path: Path, runs: Mapping[tuple[str, int], Run]) -> None:
+    """Draws the mean reward of each batch."""
+    curves = {
+        name: [[line["reward"][""] for line in run.curve()] for (ran, _), run in runs.items() if ran == arm]
+        for arm, name in NAMES.items()
+    }
+    plot_curves(path, curves, title="A manager and three specialists")
 
 
-async def main(options: argparse.Namespace) -> list[Result]:
+async def main(options: argparse.Namespace, outer: Run) -> dict[tuple[str, int], Run]:
     """Plays every arm and says what came of it."""
-    folder = Path(options.folder)
+    folder = outer.folder
     os.environ["AGENT_ENV_HUB"] = str(folder / "hub.db")
     console = Console()
-    arms = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
     evaluated = options.evaluated + len(WORDS)
-    total = len(arms) * (options.updates * TASKS * GROUP + evaluated) + options.seeds * evaluated
+    total = options.seeds * (evaluated + len(options.arms) * (options.updates * TASKS * GROUP + evaluated))
+    runs: dict[tuple[str, int], Run] = {}
     began = time.monotonic()
-    with EpisodeStore(folder / "episodes.db") as store, rollout_progress(total) as progress:
-        async with launched(folder / "gateway") as gateway, agents():
-            player = Player(options, gateway, store, progress)
-            server = PolicyServer(pause=0.005, wait=0.04)
-            async with running(server) as url:
-                results = [await train(player, server, f"{url}/v1", arm, seed, folder) for arm, seed in arms]
+    with EpisodeStore(outer.episodes) as store, rollout_progress(total) as progress:
+        async with policies_served(folder / "gateway") as place, agents():
+            trainer = Trainer(options, folder, place, store, progress)
+            for seed in range(options.seeds):
+                fresh = runs["fresh", seed] = await trainer.begin(seed)
+                for arm in options.arms:
+                    runs[arm, seed] = await trainer.train(arm, seed, fresh)
+    outer.finish()
     seconds = time.monotonic() - began
-    results.sort(key=lambda result: list(ARMS).index(result.arm))
-    console.print(table("mean reward of fresh episodes", results, 0))
-    console.print(table("how often the right specialist was asked", results, 1))
-    draw(folder, results)
+    console.print(table("mean reward of fresh episodes", runs, 0))
+    console.print(table("how often the right specialist was asked", runs, 1))
+    draw(folder / "curve.png", runs)
     console.print(
         f"{progress.played} episodes ({progress.failed} failed) in {seconds:.0f} s, {progress.played / seconds:.0f} a "
         f"second, all in {folder}"
     )
-    return results
+    return runs
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line, and for `--resume` that of the start that it goes on with; makes the folder."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="who learns")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each arm")
     parser.add_argument("--updates", type=int, default=120, help=f"updates a run, of {TASKS * GROUP} episodes each")
     parser.add_argument("--evaluated", type=int, default=960, help="fresh episodes a sampled figure")
-    parser.add_argument("--concurrency", type=int, default=TASKS * GROUP, help="episodes at a time")
     parser.add_argument("--runs", default="runs", help="where the results go")
-    parser.add_argument("--resume", nargs="?", const="", metavar="FOLDER", help="go on where that run, or the last, was")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with that run, or the last, as it was begun"
+    )
+    return parser.parse_args(arguments)
+
+
+def start(options: argparse.Namespace) -> tuple[argparse.Namespace, Run]:
+    """A new run, or the one to go on with and how that was begun."""
     if options.resume is None:
-        options.folder = str(Path(options.runs) / time.strftime("%Y-%m-%d_%H-%M-%S"))
-        Path(options.folder).mkdir(parents=True)
-        (Path(options.folder) / "options.json").write_text(json.dumps(vars(options)), "utf-8")
-        return options
-    begun = sorted(Path(options.resume or options.runs).glob("options.json" if options.resume else "*/options.json"))
-    if not begun:
-        parser.error(f"there is no run to go on with in {options.resume or options.runs!r}")
-    return argparse.Namespace(**{**json.loads(begun[-1].read_text("utf-8")), "folder": str(begun[-1].parent)})
+        return options, Run.create(options.runs, {"scenario": delegation.name, "options": vars(options)})
+    run = Run.open(find_run(options.runs, options.resume or None).folder)
+    return argparse.Namespace(**run.about["options"]), run
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     collect_rarely()
-    given = parse()
+    given, outer = start(parse())
     try:
-        uvloop.run(main(given))
+        with outer:
+            uvloop.run(main(given, outer))
     except KeyboardInterrupt:
-        raise SystemExit(f"stopped; go on with: python train.py --resume {given.folder}") from None
+        raise SystemExit(f"stopped; go on with --resume {outer.folder}") from None
