@@ -56,11 +56,7 @@ class Policy:
         self.version = 0
         self.lock = threading.RLock()
         self._generator = torch.Generator(model.device).manual_seed(seed)
-        weights = [weight for weight in model.parameters() if weight.requires_grad]
-        small = sum(weight.numel() for weight in weights) < _SMALL
-        self._optimizer = torch.optim.Adam(
-            weights, lr=self.settings.learning_rate, betas=(0.9, 0.95), foreach=True if small else None
-        )
+        self._optimizer = self._make_optimizer() if trainable else None
 
     def sample(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """Completes a batch of prompts with the present version."""
@@ -72,6 +68,8 @@ class Policy:
         if not self.trainable:
             return None
         with self.lock:
+            if self._optimizer is None:
+                self._optimizer = self._make_optimizer()
             stats = train_step(self.model, self._optimizer, rows, self.settings)
             if stats is not None:
                 self.version += 1
@@ -88,7 +86,7 @@ class Policy:
         with self.lock:
             self.model.save(folder, self.tokenizer)
             learner = {
-                "optimizer": self._optimizer.state_dict(),
+                "optimizer": None if self._optimizer is None else self._optimizer.state_dict(),
                 "generator": self._generator.get_state(),
                 "device": self.model.device.type,
             }
@@ -135,10 +133,19 @@ class Policy:
     def restore(self, directory: str | Path) -> Self:
         """Takes the state of optimizer and generator from a folder that `save` wrote."""
         learner = torch.load(Path(directory) / "learner.pt", map_location=self.model.device, weights_only=True)
-        self._optimizer.load_state_dict(learner["optimizer"])
+        if learner["optimizer"] is not None:
+            self._optimizer = self._make_optimizer()
+            self._optimizer.load_state_dict(learner["optimizer"])
         if learner["device"] == self.model.device.type:  # each kind of device has its own kind of generator
             self._generator.set_state(learner["generator"].cpu())
         return self
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        small = sum(weight.numel() for weight in weights) < _SMALL
+        return torch.optim.Adam(
+            weights, lr=self.settings.learning_rate, betas=(0.9, 0.95), foreach=True if small else None
+        )
 
 
 def load_model(
