@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, cast
 
 from agent_env.errors import ConfigurationError
 
-_SCALARS: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
+_SCALARS: Mapping[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
 _SECTIONS = re.compile(r"\b(Args|Returns|Raises|choices):")
 
 
