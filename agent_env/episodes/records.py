@@ -124,7 +124,8 @@ class CallRecord:
 
     `api` is the dialect that the agent spoke, `upstream_api` the one that the model's server was asked in where that is
     another. `usage` and `finish_reason` are in the words of chat completions, whatever the dialect. Where one of the
-    three token fields is None in a call that succeeded, `missing` has its name and why.
+    three token fields is None in a call that succeeded, `missing` has its name and why; "asked_apart" there says of the
+    prompt's tokens that the answer did not tell them and that its server was asked for them by themselves.
     """
 
     kind: ClassVar[str] = "model"

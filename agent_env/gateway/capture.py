@@ -12,12 +12,13 @@ from pydantic_core import from_json
 from agent_env.episodes import CallRecord
 from agent_env.errors import ProtocolError
 
-Missing: TypeAlias = Literal["not_asked", "no_field", "not_given", "incomplete"]
-"""Why a record lacks token ids or logprobs.
+Missing: TypeAlias = Literal["not_asked", "no_field", "not_given", "incomplete", "asked_apart"]
+"""Why a record lacks token ids or logprobs, or where else it has them from.
 
 `not_asked`: the seat's policy has `tokens=False`. `no_field`: the dialect that the server was asked in has no way to
 tell them. `not_given`: the server was asked and told none. `incomplete`: it told them for a part of the sampled tokens
-alone, and half of the truth is not recorded.
+alone, and half of the truth is not recorded. `asked_apart`: the answer did not tell the prompt's, so the server was
+asked for them by themselves, and they are as many as it had counted.
 """
 
 _FIELDS = ("prompt_token_ids", "token_ids", "logprobs")
@@ -25,9 +26,9 @@ _FIELDS = ("prompt_token_ids", "token_ids", "logprobs")
 
 def note_missing(record: CallRecord, *, asked: bool, tellable: Sequence[str]) -> None:
     """Says of each of the three token fields that the record lacks why it does; `tellable` are those of the dialect."""
-    missing: dict[str, Any] = {}
+    missing: dict[str, Any] = dict(record.missing or {})
     for name in _FIELDS:
-        if getattr(record, name) is None:
+        if getattr(record, name) is None and name not in missing:
             reason: Missing = "not_asked" if not asked else "not_given" if name in tellable else "no_field"
             missing[name] = reason
     told, sampled = record.logprobs, record.token_ids

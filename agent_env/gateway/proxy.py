@@ -23,9 +23,10 @@ from agent_env.gateway.capture import StreamCapture, note_missing
 from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
+from agent_env.gateway.prompts import add_prompt
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
-from agent_env.gateway.upstream import NotConnected, Reply, post, too_large
+from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
 
 _PASSED_BACK = (b"retry-after", b"x-request-id", b"request-id", b"x-should-retry")
 """Headers of an upstream that mean something to OpenAI's and Anthropic's clients."""
@@ -97,6 +98,7 @@ class ModelCall:
             if name in request.headers
         )
         self._begun = time.monotonic()
+        self._answered_by: Endpoint | None = None
         self._kept = False
 
     async def play(self, receive: Receive, send: Send, timeout: float) -> None:
@@ -149,6 +151,7 @@ class ModelCall:
             try:
                 answer = await post(endpoint, self._sent, self._passed_on)
                 self._policy.wake(endpoint)
+                self._answered_by = endpoint
                 return answer
             except NotConnected as error:
                 self._policy.rest(endpoint)
@@ -160,6 +163,7 @@ class ModelCall:
     async def _answer(self, upstream: Reply, answer: bytes, send: Send) -> None:
         if upstream.status == 200:
             answer = self._take_whole(answer)
+            await self._complete()
             await self._keep()
             self._try.answered = True
         else:
@@ -237,8 +241,15 @@ class ModelCall:
         self._take(whole.finish())
         if translated is not None:
             self._record.response = translated
+        await self._complete()
         await self._keep()
         self._try.answered = True
+
+    async def _complete(self) -> None:
+        """Asks for the prompt's tokens where the answer told those that were sampled and not these."""
+        record, endpoint = self._record, self._answered_by
+        if endpoint is not None and self._tokens and self._upstream is CHAT:
+            await add_prompt(record, endpoint, self._sent)
 
     def _take(self, response: dict[str, Any]) -> None:
         record = self._record

@@ -65,6 +65,12 @@ class Endpoint:
         ]
         return cls(shown(url), (host, port, secure), "\r\n".join(lines).encode("latin-1") + b"\r\n")
 
+    def beside(self, path: str, other: str) -> Endpoint:
+        """The endpoint at the same server whose path ends with `other` where this one's ends with `path`."""
+        line, rest = self.head.split(b"\r\n", 1)
+        place = line.split(b" ")[1].removesuffix(path.encode()) + other.encode()
+        return Endpoint(self.url.removesuffix(path) + other, self.origin, b"POST %b HTTP/1.1\r\n%b" % (place, rest))
+
 
 async def post(endpoint: Endpoint, body: bytes, headers: bytes = b"") -> Reply:
     """Sends a request and returns its reply once the reply's head is there; `headers` are further whole lines.

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions, with vLLM's token fields."""
+"""OpenAI Chat Completions, with the token fields of vLLM, or those of llama.cpp."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Chat(Dialect):
             content = logprobs.get("content") if isinstance(logprobs, dict) else None
             if content is not None:
                 record.logprobs = [entry["logprob"] for entry in content]
+                if content and record.token_ids is None and all("id" in entry for entry in content):
+                    _take_named(record, [entry["id"] for entry in content])
             if not keep_logprobs:
                 choice.pop("logprobs", None)
         record.prompt_token_ids = prompt
@@ -44,6 +46,16 @@ class Chat(Dialect):
 
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return ChatStream(watch)
+
+
+def _take_named(record: CallRecord, ids: list[int]) -> None:
+    """Takes the ids that llama.cpp names in its logprobs, if they are as many as it counted: its streams do not tell
+    the token that ends a message."""
+    if len(ids) == (record.usage or {}).get("completion_tokens"):
+        record.token_ids = ids
+    else:
+        record.logprobs = None
+        record.missing = dict.fromkeys(("token_ids", "logprobs"), "incomplete")
 
 
 class ChoicesStream(StreamCapture):
