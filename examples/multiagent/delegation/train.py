@@ -255,6 +255,7 @@ async def agents() -> AsyncGenerator[None, None]:
             env={**os.environ, STDIN_VARIABLE: "1"},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C stops this process, and this process them
         )
         for seat in SEATS
     ]
