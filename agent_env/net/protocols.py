@@ -93,6 +93,12 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._expect_rest(fin=True)
         super().connection_lost(exc)
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            # A refusal in full answers the handshake; uvicorn logs an error where it thinks that nothing did.
+            self.handshake_complete = True
+
     def handle_text(self, event: Frame) -> None:
         super().handle_text(event)
         self._expect_rest(fin=event.fin)

@@ -17,6 +17,7 @@ from agent_env.hub import shared_hub
 from agent_env.launch import find_or_launch
 from agent_env.net.credentials import bearer_headers
 from agent_env.net.http import get_json
+from agent_env.net.keyring import Keyring
 from agent_env.runtime.environment import Runtime
 from agent_env.serving.environment import AgentEnvironment
 from agent_env_cards import CARD_PATH, EnvironmentCard, base_url
@@ -144,14 +145,19 @@ async def found(
     env: object, *, auth: str | None, hub: str | Path | None, message: str | None, seconds: float
 ) -> AsyncGenerator[Subject]:
     """Finds what is to be checked; an agent or `AgentEnvironment` is served on loopback meanwhile."""
+    held: str | Keyring | None = auth
     if isinstance(env, Environment):
         # What it was made with; its own conversation is left alone.
-        ref, token, home = env._ref, env._auth, env._hub  # pyright: ignore[reportPrivateUsage]
-        env, auth, hub = ref, auth or token, hub or home
+        ref, held, home = env._ref, env._auth, env._hub  # pyright: ignore[reportPrivateUsage]
+        env, hub = ref, hub or home
+        auth = auth or (held if isinstance(held, str) else None)
+    name: str | None = None
     if isinstance(env, str) and not env.startswith(("http://", "https://")):
-        env = (await find_or_launch(env, shared_hub(hub))).url
+        instance = await find_or_launch(env, shared_hub(hub))
+        env, name = instance.url, instance.name
     if isinstance(env, str):
         base = base_url(env) if env.endswith(".json") else env.rstrip("/")
+        auth = auth or (held.token(base, name) if isinstance(held, Keyring) else None)
         served = await get_json(base + CARD_PATH, headers=bearer_headers(auth), timeout=seconds)
         yield _subject(base, EnvironmentCard.parse(served), served, base, auth, message, seconds)
     elif isinstance(env, EnvironmentCard):

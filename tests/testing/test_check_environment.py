@@ -12,6 +12,7 @@ from agent_env import AgentEnvironment, Environment, Limits, Reward, SessionView
 from agent_env.context import Principal
 from agent_env.errors import NameNotFound, NotSupported, TransportError
 from agent_env.net import Tokens
+from agent_env.net.keyring import Keyring
 from agent_env.testing import Check, ContractBroken, Report, check_environment
 from agent_env_wrappers.contract import Done, Interrupt
 
@@ -181,3 +182,13 @@ def test_a_report_says_in_a_line_what_failed() -> None:
     error = ContractBroken(report)
     assert str(error).splitlines()[1] == "  EC-55 goes on over http: failed, it went on in another session"
     assert error.report is report
+
+
+async def test_an_environment_is_checked_with_the_token_that_a_keyring_has_for_it() -> None:
+    tokens = Tokens({"s3cret": Principal("tester", frozenset({"chat", "orchestrate"}))})
+    async with AgentEnvironment(counting, auth=tokens, hub=False).serving(register=False) as server:
+        held = Environment(server.url, auth=Keyring({server.url: "s3cret"}))
+        report = await check_environment(held, lanes=["http"])
+        assert report.ok and report.failed == []
+        other = Environment(server.url, auth=Keyring({"https://elsewhere.example": "s3cret"}))
+        assert not (await check_environment(other, lanes=["http"])).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -328,7 +329,7 @@ async def test_another_principals_connection_cannot_be_resumed() -> None:
             assert answer[0]["result"]["text"] == "wait"
 
 
-async def test_a_bad_token_and_a_foreign_page_are_refused_with_the_reason() -> None:
+async def test_a_bad_token_and_a_foreign_page_are_refused_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(Agent(), auth={"t" * 20: ["chat"]}) as server:
         lane = WebSocketLane(socket_url(server), "wrong-token")
         with pytest.raises(Unauthenticated, match="not one that this server accepts"):
@@ -338,6 +339,8 @@ async def test_a_bad_token_and_a_foreign_page_are_refused_with_the_reason() -> N
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await session.ws_connect(socket_url(server), headers={"Origin": "http://evil.example"})
         assert refused.value.status == Forbidden.http_status
+    # A refusal is the client's fault: the log of the server holds no error.
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_an_address_that_now_serves_another_release_is_refused() -> None:
