@@ -69,12 +69,22 @@ class Backstage:
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
         """Runs `work()` in the loop and returns what it returns.
 
-        Raises `DeadlineExceeded` after `seconds`, when the work is cancelled, and what the work raises.
+        Raises `DeadlineExceeded` after `seconds`, when the work is cancelled, `ConfigurationError` on a stage that is
+        closed or in its own thread, and what the work raises.
         """
+        if threading.current_thread() is self._thread:
+            raise ConfigurationError(
+                "a view cannot be used by what plays on its own stage, which would wait for itself"
+            )
         loop = self._running()
         # In a context of its own: whoever calls may be inside an agent's turn, and this is no part of it.
         coroutine = work()
-        future: concurrent.futures.Future[T] = Context().run(asyncio.run_coroutine_threadsafe, coroutine, loop)
+        future: concurrent.futures.Future[T]
+        try:
+            future = Context().run(asyncio.run_coroutine_threadsafe, coroutine, loop)
+        except RuntimeError:
+            coroutine.close()
+            raise ConfigurationError("this stage has ended; make another one") from None
         try:
             return future.result(seconds)
         except concurrent.futures.TimeoutError:
@@ -83,6 +93,11 @@ class Backstage:
             raise DeadlineExceeded(f"what runs in the background did not answer within {seconds} seconds") from None
         finally:
             future.cancel()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended for good."""
+        return self._closed
 
     def listen(self, listener: OnIdle) -> None:
         """Calls `listener` in the loop whenever nothing there can go on but by a timer, a socket or another thread."""

@@ -113,7 +113,7 @@ class Driver:
     def close(self) -> None:
         """Ends the episode and the thread, and lets go of every environment."""
         stage, self._stage = self._stage, None
-        if stage is None:
+        if stage is None or stage.closed:
             return
         try:
             stage.run(self._aclose, 2 * GRACE)

@@ -18,7 +18,7 @@ _SEEDS = 2**31
 class ScenarioSeat(gymnasium.Env[Observation, Any]):
     """A step is one action of the seat, and what is asked of it next."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
 
     def __init__(self, game: Game, render_mode: str | None) -> None:
         if render_mode not in (None, "ansi"):

@@ -29,6 +29,7 @@ class _Shown:
         self.metadata: dict[str, Any] = {
             "name": game.scenario.name or "scenario",
             "render_modes": ["ansi"],
+            "render_fps": 1,
             "is_parallelizable": True,
         }
         self.seats = {agent: seat for seat, agent in agent_names(game.outside).items()}
