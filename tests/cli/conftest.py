@@ -90,3 +90,12 @@ class Cli:
 def cli(tmp_path: Path) -> Cli:
     (tmp_path / "agents.py").write_text(AGENTS, "utf-8")
     return Cli(tmp_path, tmp_path / "hub.db")
+
+
+@pytest.fixture
+def hugging_face(tmp_path: Path) -> Path:
+    """The folder of a small model of Hugging Face, made here, that knows the words of a game."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+    from pretrained_models import save_model
+
+    return save_model(tmp_path / "model", ["day", "night", "sun", "moon"])

@@ -1,0 +1,222 @@
+"""`agent-env train` and `agent-env runs`, as they are used: begun, stopped, killed, gone on with, drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from typer.testing import CliRunner
+
+from agent_env.cli.application import app
+from agent_env.cli.drawing import draw
+from agent_env.episodes import open_episodes
+
+pytestmark = pytest.mark.timeout(180)
+
+GAME = """
+from agent_env.net import post_json
+from agent_env.training import Scenario, Seat
+
+ANSWERS = {"day": "sun", "night": "moon"}
+
+
+async def guesser(message: str, model) -> str:
+    body = {"messages": [{"role": "user", "content": message}], "max_tokens": 1}
+    url, key = f"{model.base_url}/chat/completions", {"Authorization": f"Bearer {model.api_key}"}
+    return (await post_json(url, body, headers=key))["choices"][0]["message"]["content"].strip()
+
+
+async def play(team, task):
+    return (await team["guesser"].chat(task)).text
+
+
+def score(episode):
+    return {"guesser": {"right": float(episode.info["result"] == ANSWERS[episode.task])}}
+
+
+game = Scenario(play, score, {"guesser": Seat(guesser, policy="p")}, "game", ["day", "night"], ["day night sun moon"])
+bare = Scenario(play, score, {"guesser": Seat(guesser)}, "bare")
+"""
+
+
+@pytest.fixture
+def folder(cli: Any) -> Path:
+    (cli.folder / "guessing.py").write_text(GAME, "utf-8")
+    return cli.folder  # type: ignore[no-any-return]
+
+
+Here: TypeAlias = Callable[..., str]
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Runs a command in this process, in the folder; returns what it printed."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "guessing", raising=False)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert done.exit_code == code, done.output
+        return done.output
+
+    return run
+
+
+def updates(folder: Path, run: str) -> list[int]:
+    path = folder / "runs" / run / "curve.jsonl"
+    lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line)["update"] for line in lines if line.endswith("\n")]
+
+
+def stopped(cli: Any, kind: signal.Signals, *arguments: str, after: int) -> tuple[int, str]:
+    """Runs `train … --run a` in a process group of its own, as a terminal does, and signals the whole group."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent_env.cli", "train", *arguments],
+        cwd=cli.folder,
+        env=cli.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 90
+    while len(updates(cli.folder, "a")) < after and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(process.pid, kind)
+    said, _ = process.communicate(timeout=40)
+    return process.returncode, said
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_scenario_is_trained_stopped_gone_on_with_listed_and_drawn(cli: Any, folder: Path, here: Here) -> None:
+    small = ("--group-size", "4", "--tasks-per-update", "4")
+    code, said = stopped(
+        cli, signal.SIGINT, "guessing:game", "--tiny", "--run", "a", "--updates", "500", *small, after=2
+    )
+    assert code == 130 and "Traceback" not in said, said
+    reached = updates(folder, "a")
+    assert reached == list(range(1, len(reached) + 1)) and 2 <= len(reached) < 500
+    assert f"stopped after {len(reached)} updates; to go on:" in said
+    assert "agent-env train --resume --run a" in said
+    (listed,) = json.loads(here("runs", "list", "--json"))
+    assert (listed["run"], listed["state"], listed["wanted"]) == ("a", "stopped", 500)
+    assert listed["checkpoint"] == listed["updates"] == len(reached)
+
+    # A killed one has what its last checkpoint has, and the lines after it are made again.
+    every = ("--checkpoint-every", "2")
+    code, said = stopped(cli, signal.SIGKILL, "--resume", *every, after=len(reached) + 3)
+    assert code == -signal.SIGKILL, said
+    (killed,) = json.loads(here("runs", "list", "--json"))
+    assert killed["state"] == "stopped" and len(reached) < killed["checkpoint"] <= killed["updates"]
+    wanted = killed["checkpoint"] + 3
+    done = cli.json("train", "--resume", "--run", "a", "--updates", str(wanted))
+    assert (done["state"], done["updates"], done["last"]["update"]) == ("finished", wanted, wanted)
+    assert updates(folder, "a") == list(range(1, wanted + 1))
+    assert json.loads((Path(folder, done["policies"]["p"]) / "policy.json").read_text())["version"] == wanted
+
+    shown = here("runs", "list")
+    assert "finished" in shown and f"{wanted}/{wanted}" in shown and "guesser" in shown
+    plotted = here("runs", "plot")
+    assert "guessing:game, a: mean reward (over 5 updates)" in plotted and "● guesser" in plotted
+    assert any("\u2800" < letter <= "\u28ff" for letter in plotted)
+    here("runs", "plot", "a", "--png", "curve.png")
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads(here("runs", "plot", "a", "--json"))
+    assert [line["update"] for line in told["curve"]] == list(range(1, wanted + 1))
+    assert set(told["curve"][0]["policies"]["p"]) >= {"rows", "groups", "entropy", "clipped"}
+    with open_episodes(folder / "runs" / "a") as episodes:
+        assert len(episodes) >= 16 * wanted and all(summary.ok for summary in episodes.summaries())
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_model_of_hugging_face_is_trained_by_an_adapter(cli: Any, folder: Path, hugging_face: Path) -> None:
+    (folder / "tasks.jsonl").write_text('"day"\n\n"night"\n')
+    options = ("--group-size", "4", "--tasks-per-update", "2", "--device", "cpu", "--lr", "0.005")
+    said = cli(
+        *("train", "guessing:bare", "--policy", f"guesser={hugging_face}", "--lora", "--tasks", "tasks.jsonl"),
+        *("--updates", "2", "--run", "hf", *options),
+    )
+    assert "mean reward, hf" in said and "guesser is in" in said
+    saved = folder / "runs/hf/checkpoints/000002/0-guesser"
+    assert (saved / "adapter_model.safetensors").exists() and not (saved / "model.safetensors").exists()
+    assert json.loads((saved / "policy.json").read_text())["version"] == 2
+    assert updates(folder, "hf") == [1, 2]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: Here) -> None:
+    (folder / "broken.jsonl").write_text('{"a": 1}\n{')
+    for arguments, message in {
+        ("guessing:game",): "nothing plays the seat 'guesser'",
+        (): "name a scenario, such as team:scenario",
+        ("guessing:play", "--tiny"): "no seat of 'guessing:play' has a policy that learns",
+        (
+            "guessing:bare",
+            "--policy",
+            "guesser=x",
+        ): "'guessing:bare' has no tasks; set its `tasks`, or pass --tasks FILE",
+        ("guessing:bare", "--policy", "guesser"): "--policy must be SEAT=DIR, once a seat, not 'guesser'",
+        ("guessing:game", "--policy", "judge=x"): "there is no seat 'judge'",
+        ("guessing:game", "--tiny", "--tasks", "broken.jsonl"): "line 2 of",
+        ("guessing:nothing", "--tiny"): "'guessing' has no 'nothing'",
+        ("--resume",): "there are no runs in 'runs'",
+        ("--resume", "--run", "x"): "'x' is no run",
+    }.items():
+        assert message in " ".join(here("train", *arguments, code=1).split()), arguments
+    assert not (folder / "runs").exists()
+    assert "there are no runs in runs" in here("runs", "list")
+    assert "there are no runs" in here("runs", "plot", code=1)
+    assert json.loads(here("runs", "list", "--json")) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_keeps_what_it_is_made_of(folder: Path, here: Here) -> None:
+    from agent_env.training.checkpoints import Run
+
+    Run.create(folder / "runs", {"scenario": "mine"}, name="own").close()
+    assert "was not begun by `agent-env train`" in here("train", "--resume", "--run", "own", code=1)
+    assert "a run goes on with its own --lr" in here("train", "--resume", "--lr", "3", code=1)
+    assert "a run goes on with its own scenario" in here("train", "guessing:game", "--resume", code=1)
+    assert "has made no update with a reward yet" in here("runs", "plot", "own", code=1)
+    with Run.open(folder / "runs" / "own"):
+        assert json.loads(here("runs", "list", "--json"))[0]["state"] == "running"
+
+
+def test_help_of_training_loads_no_pytorch() -> None:
+    code = (
+        "import sys; from agent_env.cli.application import app\n"
+        "for command in ('train', 'runs'):\n"
+        "    try: app([command, '--help'])\n"
+        "    except SystemExit: pass\n"
+        "print([name for name in ('torch', 'transformers', 'matplotlib', 'mcp') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]" and "--resume" in done.stdout
+
+
+def test_a_curve_is_drawn_in_the_room_that_there_is() -> None:
+    drawn = draw({"a": [(1, 0.0), (10, 1.0)], "b": [(1, 1.0), (10, 0.0)]}, width=40, height=8)
+    lines = drawn.plain.splitlines()
+    assert len(lines) == 8 + 3 and max(map(len, lines)) <= 40
+    assert lines[0].startswith("1.00 ┤") and lines[7].startswith("0.00 ┤")
+    assert lines[-1] == "  ● a 1.000  ● b 0.000" and lines[-2].split() == ["1", "10"]
+    # A rising line is low at the left and high at the right; the falling one is its mirror image.
+    alone = draw({"a": [(1, 0.0), (10, 1.0)]}, width=40, height=8).plain.splitlines()
+    assert alone[7][6] != " " and alone[0][-1] != " " and alone[0][6] == " "
+    styles = {str(span.style) for span in drawn.spans}
+    assert {"cyan", "magenta"} <= styles
+
+
+def test_a_curve_of_one_point_or_one_value_is_drawn() -> None:
+    for points in ([(3, 0.5)], [(1, 0.5), (2, 0.5), (3, 0.5)]):
+        drawn = draw({"a": points}, width=30, height=5).plain
+        assert sum("\u2800" < letter <= "\u28ff" for letter in drawn) >= 1 and "0.50 ┤" in drawn
