@@ -11,7 +11,8 @@ import pytest
 from agent_env.episodes import EpisodeReader
 from agent_env.training.exports import trl_async
 
-GOLDEN = Path(__file__).parents[1] / "training" / "exports" / "golden.jsonl"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "training" / "exports" / "golden.jsonl"
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -28,3 +29,9 @@ def test_the_rows_of_the_golden_tree_pass_the_queue_the_planners_and_the_packing
     assert seen["packed_tokens"] == 75
     assert seen["budgeted"] == [75, 75, 75]
     assert seen["played"] == 2.0
+
+
+def test_the_lines_of_the_page_run(run_peer: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    trl_async.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl")
+    page = ROOT / "docs" / "trainers.md"
+    assert run_peer("trl_async", "page_lines.py", page, "TRL AsyncGRPOTrainer", folder=tmp_path) == {"blocks": 1}

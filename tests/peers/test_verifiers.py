@@ -11,7 +11,8 @@ import pytest
 from agent_env.episodes import EpisodeReader
 from agent_env.training.exports import verifiers
 
-GOLDEN = Path(__file__).parents[1] / "training" / "exports" / "golden.jsonl"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "training" / "exports" / "golden.jsonl"
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -30,3 +31,9 @@ def test_verifiers_reads_the_golden_tree_and_its_branches_are_our_rows(
     assert seen["failed_traces"] == ["agent_failed"]
     assert (seen["errors"], seen["timeout"]) == (["agent_failed", "deadline_exceeded"], True)
     assert (seen["span"], seen["tokens"]) == ([3, 4], [16, 12])
+
+
+def test_the_lines_of_the_page_run(run_peer: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    verifiers.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl")
+    page = ROOT / "docs" / "trainers.md"
+    assert run_peer("verifiers", "page_lines.py", page, "verifiers", folder=tmp_path) == {"blocks": 1}

@@ -11,7 +11,8 @@ import pytest
 from agent_env.episodes import EpisodeReader
 from agent_env.training.exports import verl
 
-GOLDEN = Path(__file__).parents[1] / "training" / "exports" / "golden.jsonl"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "training" / "exports" / "golden.jsonl"
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -24,3 +25,9 @@ def test_verl_pads_batches_and_credits_the_rows_of_the_golden_tree_as_we_do(
     seen = run_peer("verl", "verl_batches.py", GOLDEN, exported)
     assert (seen["rows"], seen["trained"]) == (10, 44)
     assert len(seen["same"]) == 7
+
+
+def test_the_lines_of_the_page_run(run_peer: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    verl.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl")
+    page = ROOT / "docs" / "trainers.md"
+    assert run_peer("verl", "page_lines.py", page, "verl", folder=tmp_path) == {"blocks": 1}
