@@ -66,11 +66,6 @@ class PolicyServer:
         for policy in policies:
             self.serve(policy)
 
-    async def settled(self) -> None:
-        """Returns when no policy is being sampled."""
-        for queue in self._queues.values():
-            await queue.settled()
-
     def serve(self, policy: Policy) -> None:
         """Serves a policy by its name, in place of an earlier one of that name."""
         self._queues[policy.name] = _Queue(policy, self._pause, self._wait, min(self._batch, policy.batch))
@@ -134,11 +129,6 @@ class _Queue:
         elif self._timer is None:
             self._look_again(loop, loop.time() + self._wait)
         return future
-
-    async def settled(self) -> None:
-        """Returns when the batch that is being sampled, if any, has ended."""
-        while self._sampling is not None:
-            await asyncio.wait({self._sampling})
 
     def _look_again(self, loop: asyncio.AbstractEventLoop, latest: float) -> None:
         """Samples after a pause in which nobody came, or else looks again."""

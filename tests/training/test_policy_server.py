@@ -151,11 +151,42 @@ async def test_a_policy_is_served_in_place_of_an_earlier_one_of_its_name(
         ({"temperature": "hot"}, "from 0 to 2, not 'hot'"),
         ({"max_tokens": -1}, "above 0, not -1"),
         ({"max_tokens": 1.5}, "above 0, not 1.5"),
+        ({"top_p": 0.9}, "takes no 'top_p', not 0.9"),
+        ({"stop": ["boat"]}, "takes no 'stop'"),
+        ({"frequency_penalty": 1}, "takes no 'frequency_penalty'"),
     ],
 )
 async def test_what_it_cannot_do_is_refused_with_the_value(url: str, body: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArguments, match=message):
         await ask(url, **body)
+
+
+async def test_what_changes_nothing_may_be_asked_for(url: str) -> None:
+    neutral = {"top_p": 1, "top_k": -1, "stop": None, "presence_penalty": 0, "logit_bias": {}, "n": None, "seed": 7}
+    assert (await ask(url, **neutral))["choices"]
+
+
+async def test_a_completion_that_says_nothing_of_its_length_has_the_policys(url: str, policy: Policy) -> None:
+    policy.max_tokens = 2
+    answers = [await ask(url) for _ in range(20)]
+    assert max(answer["usage"]["completion_tokens"] for answer in answers) == 2
+
+
+async def test_a_character_of_several_tokens_is_streamed_whole(policy: Policy) -> None:
+    """A tokenizer of bytes gives half of a character a sign of its own until the other half is there."""
+    tokenizer: Any = policy.tokenizer
+
+    class Bytes(type(tokenizer)):  # type: ignore[misc]
+        def decode(self, ids: Any) -> str:
+            return bytes({6: 0xC3, 7: 0xA9}.get(index, 0x61) for index in ids).decode(errors="replace")
+
+    tokenizer.__class__ = Bytes
+    policy.sample = lambda prompts: [Completion([8, 6, 7, 6], [-1.0] * 4, "length") for _ in prompts]  # type: ignore[method-assign]
+    async with running(PolicyServer([policy])) as served:
+        async with AsyncOpenAI(base_url=f"{served}/v1", api_key="none", max_retries=0, timeout=20) as client:
+            stream: Any = await client.chat.completions.create(model="A", messages=BOAT, stream=True)  # type: ignore[call-overload]
+            texts = [chunk.choices[0].delta.content async for chunk in stream]
+    assert texts == ["", "a", "", "é", "\N{REPLACEMENT CHARACTER}"]
 
 
 async def test_the_stock_client_raises_a_refusal_as_its_own_error(client: AsyncOpenAI) -> None:
