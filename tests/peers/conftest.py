@@ -28,8 +28,8 @@ def peer_python() -> Callable[[str], Path]:
     """Gives the Python of a virtual environment: `peer_python("mcp1")` has what `requirements/mcp1.txt` pins.
 
     It is made at its first use and kept in `.venvs/` until the file changes. The file names every package, and pip
-    installs these and no others: trainers drag stacks for GPUs behind them that no test uses. It is pip, since that is
-    told where the CPU build of torch lies on a machine that has one.
+    installs these and no others: trainers drag stacks for GPUs behind them that no test uses. Only torch comes with
+    what it needs, which is little for its CPU build. It is pip, since that is told where such a build lies.
     """
     return _python
 
@@ -50,7 +50,7 @@ def run_peer(peer_python: Callable[[str], Path]) -> RunPeer:
             [peer_python(name), Path(__file__).parent / program, *arguments],
             capture_output=True,
             text=True,
-            timeout=SECONDS_TO_RUN,
+            timeout=seconds,
             check=False,
             env=environment,
             cwd=folder,
@@ -75,7 +75,11 @@ def _python(name: str) -> Path:
         if not made.exists() or made.read_text("utf-8") != wanted:
             shutil.rmtree(home, ignore_errors=True)
             _run(sys.executable, "-m", "venv", str(home))
-            _run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--requirement", str(requirements))
+            install = (str(python), "-m", "pip", "install", "--quiet")
+            torch = [line for line in requirements.read_text("utf-8").splitlines() if line.startswith("torch==")]
+            if torch:
+                _run(*install, *torch)
+            _run(*install, "--no-deps", "--requirement", str(requirements))
             made.write_text(wanted, "utf-8")
     return python
 

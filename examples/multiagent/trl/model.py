@@ -17,7 +17,7 @@ from agent_env.training.update import fit
 ANSWERS = {word: answer for facts in FACTS.values() for word, answer in facts.items()}
 WORDS = list(ANSWERS)
 EXPERTS = {word: name for name, facts in FACTS.items() for word in facts}
-HINT = 0.25  # how often a fresh manager has seen the right specialist be asked, and not just anyone
+HINT = 0.25  # the part of the examples of the warm start in which the right specialist is asked, and not just anyone
 
 # Turns are `<u> … <e>` and `<a> … <e>`. A call of a tool is what the served manager says to ask somebody, and its reply
 # what that reads: both ways of training see the same tokens.
@@ -96,7 +96,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCaus
 def warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, seed: int, steps: int = 300) -> None:
     """Teaches the form of a turn: to ask somebody about the word, and to answer what was replied.
 
-    Whom the examples ask is the right one in `HINT` of them more often than chance.
+    In `HINT` of the examples the right one is asked, in the others anyone.
     """
     rng = random.Random(seed)
     learner, reader = PretrainedLM(model, ends=[tokenizer.eos_token_id]), PretrainedTokenizer(tokenizer)

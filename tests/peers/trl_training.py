@@ -1,0 +1,75 @@
+"""Trains the manager of `examples/multiagent/trl` a few steps both ways, and tells what became of it as JSON.
+
+Arguments: a folder with the product's metadata, by which served agents find their wrappers; one to work in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "multiagent" / "trl"
+STEPS = 20
+
+metadata, work = Path(sys.argv[1]), Path(sys.argv[2])
+os.environ["PYTHONPATH"] += os.pathsep + str(metadata)
+os.environ["AGENT_ENV_HUB"] = str(work / "hub.db")
+sys.path.insert(0, str(EXAMPLE))
+
+import torch
+import train
+from model import make_model, make_tokenizer, warm_up
+
+from agent_env.episodes import EpisodeStore
+
+
+def run(way: str, warm: dict[str, Any]) -> dict[str, Any]:
+    """One way, from weights that were warmed up: what its trainer logged, and how they changed."""
+    options = argparse.Namespace(
+        model=None, vllm=None, steps=STEPS, seed=0, runs=work / "runs", episodes=work / "episodes.db"
+    )
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, seed=0)
+    model.load_state_dict(warm)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    result = train.Result(way, (0.0, 0.0))
+    trainer = train.train(way, options, model, tokenizer, result)
+    after = dict(trainer.model.named_parameters())
+    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
+    names = ("reward", "loss", "grad_norm", "num_tokens", "entropy", "tools/call_frequency", "episodes/without_reward")
+    return {
+        "changed": sum(not torch.equal(before[name], weight) for name, weight in after.items()),
+        "weights": len(before),
+        "trl": trainer.__class__.__module__,
+        **{name: [entry.get(name) for entry in logged] for name in names},
+    }
+
+
+def main() -> None:
+    """Runs both ways and reads what was kept."""
+    torch.set_num_threads(1)
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, seed=0)
+    warm_up(model, tokenizer, seed=0)
+    with train.agents():
+        told: dict[str, Any] = {way: run(way, model.state_dict()) for way in train.WAYS}
+    with EpisodeStore(work / "episodes.db") as store:
+        episodes = list(store.find())
+    asked = [[edge.callee for edge in one.edges if edge.caller_seat == "manager"] for one in episodes]
+    versions = {found.policy_version for one in episodes for trace in one.traces for found in trace.calls}
+    told["episodes"] = {
+        "count": len(episodes),
+        "ok": sum(one.ok for one in episodes),
+        "asked": sorted({callee for callees in asked for callee in callees}),
+        "calls": sum(map(len, asked)),
+        "versions": sorted(versions),
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
