@@ -2,6 +2,8 @@
 
 | module | trainer | gives |
 |---|---|---|
+| `trl` | TRL `GRPOTrainer` | a `rollout_func` that plays a seat of a scenario |
+| `trl_environment` | TRL `GRPOTrainer` | an `environment_factory` of served agents |
 | `trl_async` | TRL `AsyncGRPOTrainer` | `RolloutSample`, and a worker for `rollout_worker=` |
 | `verl` | verl | `AgentLoopOutput`, `DataProto` |
 | `verifiers` | verifiers v1 (and prime-rl's environments) | `Episode` records |
