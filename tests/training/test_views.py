@@ -128,6 +128,30 @@ def test_agents_in_threads_call_those_outside_as_well(opened: Callable[..., Any]
     assert env.step("w")[2] and env.episode.info["result"] == "wslow"
 
 
+@pytest.mark.parametrize("known", ["worker@1.0.0", "http://127.0.0.1:9/worker"])
+def test_a_reference_to_a_seat_that_is_outside_leads_there_and_not_to_the_hub(
+    known: str, tmp_path: Any, opened: Callable[..., Any]
+) -> None:
+    async def manager(message: str, peers: Any) -> str:
+        return str(await peers["worker"](message) + await peers["again"](message))
+
+    peers = {"worker": known, "again": Environment(known, lane="websocket")}
+    seats = {
+        "manager": Seat(Environment(AgentEnvironment(manager, name="m", peers=peers, hub=tmp_path / "hub.db"))),
+        "worker": Seat(Environment(known, hub=tmp_path / "hub.db")),
+    }
+    env = opened(to_gymnasium(Scenario(nested().play, None, seats), "worker"))
+    env.reset(options={"task": "t"})
+    assert not env.step("a")[2] and env.step("b")[2]
+    assert env.episode.info["result"] == "ab"
+    env.close()
+    # Both have the reference, and one of them alone is played from outside: it is not known which is meant.
+    seats["other"] = Seat(known)
+    env = opened(to_gymnasium(Scenario(nested().play, None, seats), "worker"))
+    env.reset(options={"task": "t"})
+    assert env.step("a")[4]["error"] == "refused: need_unmet"
+
+
 def test_an_agent_calls_others_by_what_it_does_and_their_replies_come_back_to_it(opened: Callable[..., Any]) -> None:
     async def play(team: Team, task: Any) -> Any:
         return (await team["boss"].chat(task)).text
@@ -268,7 +292,7 @@ def test_agents_have_names_that_pettingzoo_likes() -> None:
     }
     env = to_pettingzoo(nested())
     assert env.seats == {"manager_0": "manager", "worker_0": "worker"} and env.possible_agents == list(env.seats)
-    assert (str(env), env.metadata["is_parallelizable"], env.num_agents) == ("nested", True, 0)
+    assert (str(env), env.num_agents) == ("nested", 0)
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from agent_env.client.standins import standing_in
 from agent_env.episodes import Episode, new_episode_id
-from agent_env.errors import DeadlineExceeded
+from agent_env.errors import ConfigurationError, DeadlineExceeded
 from agent_env.training.playing import Job, Player
 from agent_env.training.scenario import Json, Scenario
 from agent_env.training.team import wrapped
@@ -178,7 +178,7 @@ class Driver:
     async def _reply(self, actions: Mapping[str, str]) -> Moment:
         play = self._play
         if play is None:
-            return Moment(ending=Ending("failed", "program: not begun"))
+            raise ConfigurationError("there is no episode to go on with; call reset first")
         for seat, asked in self._first(play).items():
             if seat in actions:
                 play.calls.answer(asked, actions[seat])

@@ -30,7 +30,7 @@ class _Shown:
             "name": game.scenario.name or "scenario",
             "render_modes": ["ansi"],
             "render_fps": 1,
-            "is_parallelizable": True,
+            "is_parallelizable": False,  # agents act when they are asked, not in a round; `parallel=True` is there for that
         }
         self.seats = {agent: seat for seat, agent in agent_names(game.outside).items()}
         self.possible_agents = list(self.seats)
