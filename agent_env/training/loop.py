@@ -237,8 +237,10 @@ class _Draw:
     """The tasks of each update, whichever updates are asked for."""
 
     def __init__(self, tasks: Tasks, seed: int, count: int) -> None:
-        if not callable(tasks) and not len(tasks):
-            raise ConfigurationError("there are no tasks to play; pass some, or tasks(random, count) that makes them")
+        if not callable(tasks) and not (isinstance(tasks, Sequence) and tasks):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"there are no tasks to play in {tasks!r:.100}; pass a list, or tasks(random, count) that makes some"
+            )
         if count < 1:
             raise ConfigurationError(f"an update needs at least one task, not {count}")
         self._tasks = tasks

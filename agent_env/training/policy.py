@@ -98,6 +98,7 @@ class Policy:
                 "max_tokens": self.max_tokens,
                 "batch": self.batch,
                 "threaded": self.threaded,
+                "context": self.model.context,
                 "settings": asdict(self.settings),
             }
             (folder / "policy.json").write_text(json.dumps(about, indent=2), "utf-8")
@@ -115,7 +116,9 @@ class Policy:
             raise ConfigurationError(
                 f"{str(folder)!r} holds no policy; for a model of Hugging Face there is load_pretrained(name, folder)"
             ) from None
-        model, tokenizer = load_model(folder, device=device, trainable=about["trainable"])
+        model, tokenizer = load_model(
+            folder, device=device, trainable=about["trainable"], dtype="auto", context=about["context"]
+        )
         policy = Policy(
             about["name"],
             model,
@@ -149,9 +152,16 @@ class Policy:
 
 
 def load_model(
-    directory: str | Path, *, device: str | None = None, trainable: bool = True
+    directory: str | Path,
+    *,
+    device: str | None = None,
+    trainable: bool = True,
+    dtype: str | None = None,
+    context: int | None = None,
 ) -> tuple[LanguageModel, Tokenizer]:
     """Reads a model and its tokenizer: a tiny one of ours, one of Hugging Face, or an adapter (LoRA) for one.
+
+    The options are those of `load_pretrained`; a tiny model is as it was saved, on the CPU.
 
     Raises `ConfigurationError` for a folder without a model, or when what it takes is not installed.
     """
@@ -162,7 +172,7 @@ def load_model(
         return load_tiny(folder)
     from agent_env.training.pretrained import read_pretrained
 
-    return read_pretrained(folder, device=device, trainable=trainable)
+    return read_pretrained(folder, device=device, trainable=trainable, dtype=dtype, context=context)
 
 
 def is_tiny(directory: str | Path) -> bool:
