@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent_env.episodes import CallRecord, EdgeRecord, Episode, MessageNode, message_graph
+from agent_env.episodes import CallRecord, EdgeRecord, Episode, MessageNode, Trace, message_graph
 from agent_env.episodes.lines import LineReader, replacing
+from agent_env.errors import ProtocolError
 from agent_env.training.exports.verifiers_messages import messages_of
 from agent_env.training.exports.verifiers_records import KEY, TOLD, Record, from_verifiers
+from agent_env.training.lineages import retried_calls
 from agent_env.training.propagation import DIFFERENCE
 from agent_env.training.units import Instance, instances_of
 
@@ -38,11 +42,18 @@ def to_verifiers(episodes: Iterable[Episode]) -> Iterator[Record]:
 
 
 def write(episodes: Iterable[Episode], path: Path) -> int:
-    """Writes one record a line, as verifiers does in `traces.jsonl`; says how many."""
+    """Writes one record a line, as verifiers does in `traces.jsonl`; says how many.
+
+    Raises `ProtocolError` for an episode with a number that JSON has no form of, such as an infinite reward.
+    """
     written = 0
     with replacing(path) as file:
         for record in to_verifiers(episodes):
-            file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+            try:
+                line = json.dumps(record, separators=(",", ":"), allow_nan=False)
+            except ValueError as error:
+                raise ProtocolError(f"the episode {record['id']!r} has no form in JSON: {error}") from error
+            file.write(line.encode() + b"\n")
             written += 1
     return written
 
@@ -54,6 +65,7 @@ def read(path: str | Path) -> Iterator[Episode]:
 
 def _episode(episode: Episode) -> Record:
     instances = instances_of(episode)
+    retried = retried_calls([call for instance in instances for call in instance.calls])
     versions = [version for instance in instances for version in _versions(instance)]
     run: Record | None = None
     if episode.run is not None:
@@ -75,7 +87,7 @@ def _episode(episode: Episode) -> Record:
         "ok": episode.ok,
         "is_timeout": any(failure.boundary == "deadline" for failure in episode.failures),
         "errors": [{"type": failure.code, "message": failure.message} for failure in episode.failures],
-        "traces": [_trace(instance, episode, task) for instance in instances],
+        "traces": [_trace(instance, episode, task, retried) for instance in instances],
     }
     return {name: value for name, value in record.items() if value is not None}
 
@@ -92,9 +104,11 @@ def _versions(instance: Instance) -> Iterator[int]:
                 yield version
 
 
-def _trace(instance: Instance, episode: Episode, task: Record) -> Record:
+def _trace(instance: Instance, episode: Episode, task: Record, retried: AbstractSet[str]) -> Record:
     trace = instance.trace
-    part = type(trace)(trace.agent, instance.seat, trace.session, instance.turns, instance.calls, trace.trainable)
+    # Which attempt at a call the agent went on with is found here as it is for rows, whose tokens these nodes hold.
+    heard = [replace(call, retry_of=None) for call in instance.calls if call.call_id not in retried]
+    part = Trace(trace.agent, instance.seat, trace.session, instance.turns, heard, trace.trainable)
     nodes, places = _nodes(message_graph(part))
     failed = [turn for turn in instance.turns if turn.status != "ok"]
     started = min((turn.started for turn in instance.turns if turn.started is not None), default=episode.started or 0.0)

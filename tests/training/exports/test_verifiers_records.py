@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_rows_trees import Forest
 
 from agent_env.episodes import CallRecord, Episode, MessageNode, RewardRecord, TurnRecord
 from agent_env.errors import ProtocolError
@@ -302,3 +307,46 @@ def test_a_file_that_verifiers_wrote_is_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(foreign()) + "\n")
     assert [episode.id for episode in read(path)] == ["v"]
     assert write(read(path), tmp_path / "again.jsonl") == 1
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 25))
+def test_made_up_trees_of_calls_come_back_as_the_same_rows(rng: random.Random, count: int) -> None:
+    """With sessions that interleave, forks, retries that fail, drifting contexts, and parents that nobody can tell."""
+    forest = Forest(rng)
+    for _ in range(count):
+        forest.grow()
+    for call in forest.calls:
+        call.request = {"messages": [{"role": "user", "content": str(token)} for token in call.prompt_token_ids or ()]}
+        call.response = {"choices": [{"message": {"role": "assistant", "content": str(call.token_ids)}}]}
+    episode = forest.episode()
+    rows, report = cut_rows([episode])
+    records = json.loads(json.dumps(list(to_verifiers([episode]))))
+    again, other = cut_rows(from_verifiers(records))
+    assert sorted(again, key=lambda row: row.row_id) == sorted(rows, key=lambda row: row.row_id)
+    assert (other.delivered_tokens, other.forked, other.quarantined) == (
+        report.delivered_tokens,
+        report.forked,
+        report.quarantined,
+    )
+    for record in records:
+        for trace in record["traces"]:
+            assert all(one["parent"] is None or one["parent"] < at for at, one in enumerate(trace["nodes"]))
+
+
+def test_an_answer_whose_retry_failed_is_what_the_agent_went_on_with() -> None:
+    episode = an_episode(task="x")
+    (call,) = episode.traces[0].calls
+    episode.add([replace(call, call_id="c2", retry_of="c", status="upstream_error", response=None)])
+    episode.score("won", 1.0)
+    (row,), _ = cut_rows(from_verifiers(to_verifiers([episode])))
+    assert row.calls == ["c"]
+    assert [row] == cut_rows([episode])[0]
+
+
+def test_a_number_that_json_has_no_form_of_is_refused(tmp_path: Path) -> None:
+    episode = an_episode(task="x")
+    episode.score("won", float("inf"))
+    with pytest.raises(ProtocolError, match="the episode 'e' has no form in JSON"):
+        write([episode], tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == []
