@@ -38,9 +38,9 @@ def write_rows(
     played = list(episodes)
     rows, _, report = credit_rows(played, credit=credit)
     if not rows:
-        raise ConfigurationError(f"none of the {len(played)} episodes makes a row to train on: {_why(report)}")
+        raise ConfigurationError(f"none of the {len(played)} episodes makes a row to train on: {reasons(report)}")
     if report.dropped:
-        log.warning("%d of %d model calls make no row: %s", report.dropped.total(), report.calls, _why(report))
+        log.warning("%d of %d model calls make no row: %s", report.dropped.total(), report.calls, reasons(report))
     with replacing(path) as file:
         for row, converted in zip(rows, convert(rows), strict=True):
             line = {name: converted, "row": label_of(row)} if labels else {name: converted}
@@ -68,7 +68,8 @@ def package(module: str, install: str) -> Any:
         raise ConfigurationError(f"{module} needs {error.name}, which is not installed; run: {install}") from error
 
 
-def _why(report: RowReport) -> str:
+def reasons(report: RowReport) -> str:
+    """Why model calls made no row, the most frequent reason first."""
     if not report.dropped:
         return "no model call of a seat to train was recorded"
     return ", ".join(f"{reason} ({count})" for reason, count in report.dropped.most_common())

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError, DeadlineExceeded
 from agent_env.training.credit import Credit
+from agent_env.training.exports.files import reasons
 from agent_env.training.exports.trl_async import rollout_samples
 from agent_env.training.learning import credit_rows
 from agent_env.training.propagation import Propagation
@@ -101,12 +102,15 @@ class RolloutWorker:
         self.model_version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raises what ended the playing, and `DeadlineExceeded` when no episode has ended for so long."""
+        """Raises what ended the playing, and `DeadlineExceeded` when no episode has been played to its end for so long,
+        or all fail."""
         if self._failure is not None:
             raise self._failure
         silent = time.monotonic() - self._beat
         if silent > stale_after_s:
-            raise DeadlineExceeded(f"no episode has ended for {silent:.0f} s, and {stale_after_s:g} are allowed")
+            raise DeadlineExceeded(
+                f"no episode has been played to its end for {silent:.0f} s, and {stale_after_s:g} are allowed"
+            )
 
     def _run(self) -> None:
         try:
@@ -120,22 +124,29 @@ class RolloutWorker:
     async def _main(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         while not self._stopping.is_set():
-            version, played = self.model_version, 0
+            version = self.model_version
+            played, failed, rows = 0, 0, 0
             waiting: dict[str, list[Episode]] = {}
             async for episode in self._play(version):
                 played += 1
-                self._beat = time.monotonic()
+                failed += not episode.ok
+                if episode.ok:
+                    self._beat = time.monotonic()
                 origin = origin_of(episode)
                 waiting.setdefault(origin, []).append(episode)
                 if len(waiting[origin]) == self._group_size:
-                    await self._deliver(waiting.pop(origin), version)
-            if not played:
-                raise ConfigurationError("play(version) gave no episode, so there is nothing to train on")
-            await self._deliver([episode for group in waiting.values() for episode in group], version)
+                    rows += await self._deliver(waiting.pop(origin), version)
+            rows += await self._deliver([episode for group in waiting.values() for episode in group], version)
+            if not rows and not failed:
+                # It would be so for ever.
+                raise ConfigurationError(
+                    f"play({version}) gave {played} episodes that make no row to train on; see the log for reasons"
+                )
 
-    async def _deliver(self, episodes: list[Episode], version: int) -> None:
+    async def _deliver(self, episodes: list[Episode], version: int) -> int:
+        """Puts the credited rows of episodes on the buffer, and says how many."""
         if not episodes:
-            return
+            return 0
         rows, _, report = credit_rows(episodes, seats=self._seats, credit=self._credit, propagation=self._propagation)
         failed = sum(not episode.ok for episode in episodes)
         flat = sum(not row.advantage for row in rows)
@@ -147,8 +158,11 @@ class RolloutWorker:
                 "rows/without_advantage_frac": (float(flat), float(len(rows))),
             }
         )
+        if not rows:
+            log.warning("%d episodes make no row to train on: %s", len(episodes), reasons(report))
         for sample in self._form(rows, version):
             await asyncio.to_thread(self._put, sample)
+        return len(rows)
 
     def _put(self, sample: Any) -> None:
         """Waits for room, unless the trainer is done."""

@@ -153,7 +153,7 @@ def test_a_play_without_episodes_is_an_error_and_not_an_endless_loop() -> None:
     worker = RolloutWorker(Player([]), form=plain)
     worker.start()
     worker._thread.join(SECONDS)  # type: ignore[union-attr]
-    with pytest.raises(ConfigurationError, match="gave no episode"):
+    with pytest.raises(ConfigurationError, match=r"play\(0\) gave 0 episodes that make no row"):
         worker.check_health(SECONDS)
 
 
@@ -165,7 +165,7 @@ def test_a_play_that_never_gives_an_episode_is_told_of(golden: list[Episode]) ->
     worker = RolloutWorker(play, form=plain)
     worker.start()
     try:
-        with pytest.raises(DeadlineExceeded, match="no episode has ended for"):
+        with pytest.raises(DeadlineExceeded, match="no episode has been played to its end for"):
             worker.check_health(-1.0)
     finally:
         worker.stop()
@@ -181,3 +181,31 @@ def test_a_worker_is_started_once_and_has_room_for_something(golden: list[Episod
         worker.stop()
     with pytest.raises(ConfigurationError, match="room for at least one sample, not 0"):
         RolloutWorker(Player(golden), capacity=0)
+
+
+def test_episodes_that_nobody_scored_are_an_error_with_reasons_in_the_log(
+    golden: list[Episode], caplog: pytest.LogCaptureFixture
+) -> None:
+    golden[3].rewards.clear()
+    worker = RolloutWorker(Player(golden[3:4]), form=plain)
+    worker.start()
+    worker._thread.join(SECONDS)  # type: ignore[union-attr]
+    with pytest.raises(ConfigurationError, match="gave 1 episodes that make no row to train on"):
+        worker.check_health(SECONDS)
+    assert "1 episodes make no row to train on: not scored (4)" in caplog.text
+
+
+def test_episodes_that_all_fail_are_played_again_until_the_trainer_has_waited_long_enough(
+    golden: list[Episode],
+) -> None:
+    player = Player(golden[2:3])
+    worker = RolloutWorker(player, form=plain)
+    worker.start()
+    try:
+        while len(player.versions) < 3:
+            worker.metrics_queue.get(timeout=SECONDS)
+        with pytest.raises(DeadlineExceeded):
+            worker.check_health(0.0)
+    finally:
+        worker.stop()
+    assert worker.rollout_buffer.empty()
