@@ -9,10 +9,7 @@ from typing import Any
 from agent_env.errors import ConfigurationError, ProtocolError
 from agent_env.gateway import SeatPolicy
 from agent_env.net import request_json
-from agent_env.training.exports.files import package
 from agent_env.training.place import Place
-
-INSTALL = "pip install 'trl>=1.16,<1.17'"
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_p": (None, 1.0),
@@ -39,10 +36,10 @@ def model_served(trainer: Any, name: str, place: Place, *, seed: int) -> Generat
             )
         yield None
         return
-    if trainer.is_fsdp_enabled:
+    if _is_sharded(trainer):
         raise ConfigurationError(
-            "weights that are sharded by FSDP are sampled by all processes in step, which agents do not keep; "
-            'set use_vllm=True, vllm_mode="server"'
+            "weights that processes share (FSDP, DeepSpeed ZeRO-3) are sampled by all of them in step, which agents do not "
+            'keep; set use_vllm=True, vllm_mode="server"'
         )
     for setting, neutral in _NEUTRAL.items():
         value = getattr(trainer.args, setting, None)
@@ -54,31 +51,29 @@ def model_served(trainer: Any, name: str, place: Place, *, seed: int) -> Generat
     from agent_env.training.policy import Policy
     from agent_env.training.pretrained import PretrainedLM, PretrainedTokenizer
 
-    unwrapped = package("trl.models", INSTALL).unwrap_model_for_generation
     processor = trainer.processing_class
     training = trainer.model.training
-    with unwrapped(
-        trainer.model_wrapped,
-        trainer.accelerator,
-        gather_deepspeed3_params=trainer.args.ds3_gather_for_generation,
-        gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-    ) as model:
-        policy = Policy(
-            name,
-            PretrainedLM(model, ends=trainer.eos_token_ids),
-            PretrainedTokenizer(getattr(processor, "tokenizer", processor)),
-            trainable=False,
-            seed=seed,
-            max_tokens=trainer.max_completion_length,
-            batch=trainer.args.per_device_train_batch_size,
-            threaded=True,
-        )
-        policy.version = trainer.state.global_step
-        try:
-            yield place.serve({name: policy}, {"temperature": trainer.temperature})[name]
-        finally:
-            # The trainer tells by the mode of its model whether it trains or evaluates.
-            model.train(training)
+    policy = Policy(
+        name,
+        PretrainedLM(trainer.accelerator.unwrap_model(trainer.model), ends=trainer.eos_token_ids),
+        PretrainedTokenizer(getattr(processor, "tokenizer", processor)),
+        trainable=False,
+        seed=seed,
+        max_tokens=trainer.max_completion_length,
+        batch=trainer.args.per_device_train_batch_size,
+        threaded=True,
+    )
+    policy.version = trainer.state.global_step
+    try:
+        yield place.serve({name: policy}, {"temperature": trainer.temperature})[name]
+    finally:
+        # The trainer tells by the mode of its model whether it trains or evaluates.
+        trainer.model.train(training)
+
+
+def _is_sharded(trainer: Any) -> bool:
+    deepspeed = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    return bool(trainer.is_fsdp_enabled) or getattr(deepspeed, "zero_stage", 0) == 3
 
 
 async def vllm_policy(trainer: Any) -> SeatPolicy:

@@ -15,7 +15,12 @@ from typing import Any
 
 import anyio
 import pytest
+import torch
 from anyio import to_thread
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent_env import AgentEnvironment, Environment
 from agent_env.episodes import Episode, EpisodeStore
@@ -147,7 +152,10 @@ def trainer_of(url: str, **changed: Any) -> Trainer:
         "num_generations_eval": 1,
         "model": SimpleNamespace(training=True),
         "state": SimpleNamespace(global_step=7),
-        "accelerator": SimpleNamespace(process_index=0, num_processes=1),
+        "accelerator": SimpleNamespace(
+            process_index=0, num_processes=1, state=SimpleNamespace(), unwrap_model=lambda model: model
+        ),
+        "is_fsdp_enabled": False,
         "eos_token_ids": [3],
     }
     return Trainer(**{**given, **changed})
@@ -280,6 +288,54 @@ async def test_the_settings_of_the_trainer_go_to_its_server() -> None:
             await call(rollouts, prompts("boat"), trainer)
 
 
+def llama() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """A fresh model of Hugging Face, and a tokenizer whose template ends no prompt otherwise than the next begins."""
+    words = ["<pad>", "<unk>", "<e>", "<u>", "<a>", *WORDS]
+    inner = Tokenizer(WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
+    inner.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", eos_token="<e>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<a> ' if m.role == 'assistant' else '<u> ' }}{{ m.content }} <e> {% endfor %}<a>"
+    )
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        eos_token_id=2,
+        bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config), tokenizer
+
+
+async def test_the_model_in_the_trainers_process_is_what_is_sampled_and_keeps_its_mode() -> None:
+    model, tokenizer = llama()
+    model.train()
+    async with served(manager) as (scenario, _):
+        trainer = trainer_of(
+            "", model=model, use_vllm=False, processing_class=tokenizer, eos_token_ids=[2], max_completion_length=4
+        )
+        trainer.args.per_device_train_batch_size = 8
+        with trl_rollout_func(scenario, seat="manager", propagation="own") as rollouts:
+            batch = await call(rollouts, prompts(*["boat"] * 6), trainer)
+            assert model.training
+            model.eval()
+            await call(rollouts, prompts("boat"), trainer)
+            assert not model.training
+    for prompt, ids, mask, logprobs in zip(
+        *(batch[name] for name in ("prompt_ids", "completion_ids", "env_mask", "logprobs")), strict=True
+    ):
+        assert prompt == tokenizer("<u> boat <e> <a>")["input_ids"]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1] / 0.7
+        expected = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(ids)[:, None])[:, 0] * torch.tensor(mask)
+        assert expected.tolist() == pytest.approx(logprobs, abs=1e-4)
+
+
 async def test_a_server_that_tells_no_model_is_refused() -> None:
     async def empty(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
@@ -304,14 +360,18 @@ def test_a_seat_that_cannot_be_trained_is_refused() -> None:
     trl_rollout_func(scenario, seat="manager", seats={"worker": Seat(echo)}).close()
 
 
+SHARDED = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=SimpleNamespace(zero_stage=3)))
+
+
 @pytest.mark.parametrize(
     ("changed", "settings", "why"),
     [
         ({"vllm_mode": "colocate"}, {}, "vllm_mode='colocate'"),
         ({"use_vllm": False, "is_fsdp_enabled": True}, {}, "FSDP"),
-        ({"use_vllm": False, "is_fsdp_enabled": False}, {"top_k": 5}, "top_k=5"),
-        ({"use_vllm": False, "is_fsdp_enabled": False}, {"generation_kwargs": {"seed": 1}}, "generation_kwargs"),
-        ({"use_vllm": False, "is_fsdp_enabled": False}, {"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        ({"use_vllm": False, "accelerator": SHARDED}, {}, "ZeRO-3"),
+        ({"use_vllm": False}, {"top_k": 5}, "top_k=5"),
+        ({"use_vllm": False}, {"generation_kwargs": {"seed": 1}}, "generation_kwargs"),
+        ({"use_vllm": False}, {"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
     ],
 )
 def test_a_model_that_cannot_be_asked_as_the_trainer_says_is_refused(
