@@ -39,7 +39,13 @@ def run_peer(peer_python: Callable[[str], Path]) -> RunPeer:
     """Runs a program of this folder in a virtual environment, with the product on its path, and gives the JSON that it
     prints last: `run_peer("verl", "verl_batches.py", file)`. What it asserts itself fails the test."""
 
-    def run(name: str, program: str, *arguments: Path | str, folder: Path | None = None) -> dict[str, Any]:
+    def run(
+        name: str,
+        program: str,
+        *arguments: Path | str,
+        folder: Path | None = None,
+        seconds: float = SECONDS_TO_RUN,
+    ) -> dict[str, Any]:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "cards", "wrappers")),
             "HF_HUB_OFFLINE": "1",
