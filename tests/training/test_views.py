@@ -21,7 +21,7 @@ from plays import at_once, nested, self_play, shout, turns
 from agent_env import AgentEnvironment, Environment
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError, InvalidArguments
-from agent_env.training import Scenario, Seat, Team, to_gymnasium, to_pettingzoo
+from agent_env.training import Backstage, Scenario, Seat, Team, to_gymnasium, to_pettingzoo
 from agent_env.training.views.game import agent_names
 
 
@@ -344,6 +344,44 @@ def test_a_view_that_nobody_has_any_more_is_closed() -> None:
         del env
         gc.collect()
         assert len(threads()) == before
+
+
+def test_a_view_may_be_forgotten_in_the_thread_that_plays_it() -> None:
+    before = len(threads())
+    ended = threading.Event()
+
+    async def forgotten(team: Team, task: Any) -> None:
+        try:
+            await team["a"].chat("hello")
+        finally:
+            ended.set()
+
+    async def forgetting(team: Team, task: Any) -> None:
+        kept.clear()
+        gc.collect()
+        await team["a"].chat("hello")
+
+    with Backstage() as stage:
+        kept = [to_gymnasium(Scenario(forgotten, None, {"a": Seat()}), "a", stage=stage)]
+        kept[0].reset()
+        other = to_gymnasium(Scenario(forgetting, None, {"a": Seat()}), "a", stage=stage)
+        other.reset()
+        assert not kept and ended.wait(10) and other.step("x")[2]
+        other.close()
+
+    # Its own thread ends as well.
+    async def of_itself(team: Team, task: Any) -> None:
+        kept.clear()
+        gc.collect()
+        await team["a"].chat("hello")
+
+    kept = [to_gymnasium(Scenario(of_itself, None, {"a": Seat()}), "a")]
+    begin = kept[0].game.begin  # keeps the game alive, and not the view
+    begin(1)
+    gone = time.monotonic() + 10
+    while len(threads()) > before and time.monotonic() < gone:
+        time.sleep(0.01)
+    assert len(threads()) == before
 
 
 def test_a_program_that_closes_nothing_ends_all_the_same() -> None:

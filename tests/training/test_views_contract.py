@@ -183,3 +183,26 @@ def test_no_words_whatever_break_the_contract(words: list[str], picks: Callable[
         outcomes.append(playthrough(env, lambda agent, turn=turn: next(turn), form))
         env.close()
     assert data_equivalence(outcomes[0], outcomes[1])
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), make=st.sampled_from(ALL))
+def test_whoever_acts_or_not_at_once_the_contract_holds(data: st.DataObject, make: Callable[[], Scenario]) -> None:
+    env = to_pettingzoo(make(), parallel=True, max_turns=8)
+    try:
+        observations, infos = env.reset(seed=7)
+        for turn in itertools.count(1):
+            agents = list(env.agents)
+            assert set(observations) == set(infos) == set(agents)
+            for agent, seen in observations.items():
+                assert env.observation_space(agent).contains(seen) and seen["asked"] == infos[agent]["asked"]
+            acting = data.draw(st.lists(st.sampled_from(agents), unique=True))
+            actions = {agent: data.draw(st.text(max_size=10)) for agent in acting}
+            observations, rewards, terminations, truncations, infos = env.step(actions)
+            assert set(rewards) == set(terminations) == set(truncations) == set(agents)
+            assert turn <= 8 and (not env.agents) == any([*terminations.values(), *truncations.values()])
+            if not env.agents:
+                assert all(terminations.values()) != all(truncations.values())
+                break
+    finally:
+        env.close()

@@ -65,6 +65,7 @@ class Backstage:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._closed = False
+        self._spawned: set[asyncio.Task[None]] = set()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
         """Runs `work()` in the loop and returns what it returns.
@@ -72,7 +73,7 @@ class Backstage:
         Raises `DeadlineExceeded` after `seconds`, when the work is cancelled, `ConfigurationError` on a stage that is
         closed or in its own thread, and what the work raises.
         """
-        if threading.current_thread() is self._thread:
+        if self.inside:
             raise ConfigurationError(
                 "a view cannot be used by what plays on its own stage, which would wait for itself"
             )
@@ -93,6 +94,17 @@ class Backstage:
             raise DeadlineExceeded(f"what runs in the background did not answer within {seconds} seconds") from None
         finally:
             future.cancel()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the running code is on this stage."""
+        return threading.current_thread() is self._thread
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs `work()` in the loop, from inside, and waits for nothing."""
+        task = asyncio.get_running_loop().create_task(work(), context=Context())
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
 
     @property
     def closed(self) -> bool:
@@ -126,8 +138,9 @@ class Backstage:
         if thread.is_alive() and not loop.is_closed():
             with suppress(RuntimeError):  # it has ended at this very moment
                 loop.call_soon_threadsafe(over.set)
-        if thread is not threading.current_thread():
-            thread.join(seconds)
+        if self.inside:
+            return  # it ends when it comes to it
+        thread.join(seconds)
         if thread.is_alive():
             log.warning("what runs in the background did not end within %s seconds; its thread is left behind", seconds)
 

@@ -115,6 +115,10 @@ class Driver:
         stage, self._stage = self._stage, None
         if stage is None or stage.closed:
             return
+        if stage.inside:
+            # A view that was forgotten may be found by a collection of garbage in any thread.
+            stage.spawn(lambda: self._close_inside(stage))
+            return
         try:
             stage.run(self._aclose, 2 * GRACE)
         except DeadlineExceeded as error:
@@ -247,6 +251,12 @@ class Driver:
         await self._stop()
         opened, self._open, self._seated = self._open, AsyncExitStack(), None
         await opened.aclose()
+
+    async def _close_inside(self, stage: Backstage) -> None:
+        try:
+            await self._aclose()
+        finally:
+            self._leave(stage, 0.0)
 
 
 async def _played(player: Player, job: Job, standing: Standing) -> Episode:
