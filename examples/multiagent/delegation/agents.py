@@ -20,7 +20,7 @@ NOBODY = "unknown"  # what a manager reads that asked nobody whom there is
 async def manager(message: str, peers: Mapping[str, Callable[[str], Awaitable[str]]], model: ModelRoute) -> str:
     """Says `@<specialist> <word>`, reads what that specialist replies, and answers."""
     chat = [{"role": "user", "content": message}]
-    said = await ask(model, chat)
+    said = await ask(model, chat, words=2)
     name, _, word = said.partition(" ")
     peer = peers.get(name.removeprefix("@"))
     reply = await peer(word) if peer and word else NOBODY
@@ -33,11 +33,11 @@ async def specialist(message: str, model: ModelRoute) -> str:
     return await ask(model, [{"role": "user", "content": message}])
 
 
-async def ask(model: ModelRoute, messages: list[dict[str, str]]) -> str:
-    """Asks the model of this turn for a word or two."""
+async def ask(model: ModelRoute, messages: list[dict[str, str]], *, words: int = 1) -> str:
+    """Asks the model of this turn for so many words, which take a token each, and one for the end."""
     answer = await post_json(
         f"{model.base_url}/chat/completions",
-        {"model": model.model, "messages": messages, "max_tokens": 3},
+        {"model": model.model, "messages": messages, "max_tokens": words + 1},
         headers={"Authorization": f"Bearer {model.api_key}"},
     )
     return answer["choices"][0]["message"]["content"] or ""

@@ -88,7 +88,10 @@ HINT = 0.25  # how often a fresh manager has seen the right specialist be asked,
 SEATS = ("manager", *SPECIALISTS)
 ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none": ()}
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
-RATES = {"manager": 1e-3, **dict.fromkeys(SPECIALISTS, 3e-3)}
+SETTINGS = {
+    "manager": Settings(learning_rate=1e-3, entropy=0.01),
+    **dict.fromkeys(SPECIALISTS, Settings(learning_rate=2e-3, entropy=0.005)),
+}
 TASKS, GROUP = 32, 8
 
 Figures: TypeAlias = dict[str, list[float]]
@@ -207,8 +210,7 @@ def fresh_policies(seed: int) -> dict[str, Policy]:
             facts = FACTS[seat]
             known = rng.sample(list(facts), k=int(len(facts) * KNOWN))
             warm_start(model, tokenizer, partial(specialist_example, rng, facts, known), steps=160)
-        settings = Settings(learning_rate=RATES[seat])
-        policies[seat] = Policy(seat, model, tokenizer, settings=settings, seed=10 * seed + place)
+        policies[seat] = Policy(seat, model, tokenizer, settings=SETTINGS[seat], seed=10 * seed + place)
     return policies
 
 
