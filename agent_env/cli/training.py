@@ -57,7 +57,11 @@ class Prepared(NamedTuple):
 def train(
     context: typer.Context,
     scenario: Annotated[
-        str | None, typer.Argument(help="The scenario: module:attribute, or path/to/file.py:attribute.")
+        str | None,
+        typer.Argument(
+            metavar="[SCENARIO]",
+            help="module:attribute, or path/to/file.py:attribute; after --resume the run's name instead.",
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
@@ -83,10 +87,8 @@ def train(
     seed: Annotated[int, typer.Option(help="What everything random comes from.")] = 0,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="A checkpoint after so many updates.")] = 10,
     runs: RunsOption = Path("runs"),
-    name: Annotated[
-        str | None, typer.Option("--run", help="The run's name; default: the time, or with --resume the newest.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    name: Annotated[str | None, typer.Option("--run", help="The name of a new run; default: the time.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run: the one named, or the newest.")] = False,
     as_json: Json = False,
 ) -> None:
     """Trains the policies of a scenario's seats until all updates are made; Ctrl-C leaves a checkpoint."""
@@ -97,8 +99,9 @@ def train(
 
         if resume:
             _refuse_changes(context)
-            options = _kept(find_run(runs, name))
-            run = Run.open(find_run(runs, name).folder)
+            found = find_run(runs, scenario)
+            options = _kept(found)
+            run = Run.open(found.folder)
             prepared = _prepare(options, device, run.latest())
             wanted = int(updates or run.about["updates"])
             run.tell(updates=wanted)
@@ -282,12 +285,13 @@ def _refuse_changes(context: typer.Context) -> None:
     """A run that changes what it is made of is another run."""
     from agent_env.errors import ConfigurationError
 
-    free = {"updates", "concurrency", "seconds", "device", "checkpoint_every", "runs", "name", "resume", "as_json"}
+    free = {"scenario", "updates", "concurrency", "seconds", "device", "checkpoint_every", "runs", "resume", "as_json"}
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name not in free and source is not None and source.name == "COMMANDLINE":
-            told = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.name
-            raise ConfigurationError(f"a run goes on with its own {told}; leave it out, or begin another run")
+            raise ConfigurationError(
+                f"a run goes on with its own {parameter.opts[0]}; leave it out, or begin another run"
+            )
 
 
 def _kept(run: Run) -> Options:
@@ -328,7 +332,7 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
         where = "" if runs == Path("runs") else f" --runs {runs}"
         said = f"after {len(curve)} updates" if curve else "before the first update"
         console.print(f"[yellow]stopped[/yellow] {said}; to go on:")
-        say(f"agent-env train --resume --run {run.id}{where}")
+        say(f"agent-env train --resume {run.id}{where}")
 
 
 def _rewards(curve: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float, float]]:

@@ -106,7 +106,7 @@ def test_a_scenario_is_trained_stopped_gone_on_with_listed_and_drawn(cli: Any, f
     reached = updates(folder, "a")
     assert reached == list(range(1, len(reached) + 1)) and 2 <= len(reached) < 500
     assert f"stopped after {len(reached)} updates; to go on:" in said
-    assert "agent-env train --resume --run a" in said
+    assert "agent-env train --resume a" in said
     (listed,) = json.loads(here("runs", "list", "--json"))
     assert (listed["run"], listed["state"], listed["wanted"]) == ("a", "stopped", 500)
     assert listed["checkpoint"] == listed["updates"] == len(reached)
@@ -118,7 +118,7 @@ def test_a_scenario_is_trained_stopped_gone_on_with_listed_and_drawn(cli: Any, f
     (killed,) = json.loads(here("runs", "list", "--json"))
     assert killed["state"] == "stopped" and len(reached) < killed["checkpoint"] <= killed["updates"]
     wanted = killed["checkpoint"] + 3
-    done = cli.json("train", "--resume", "--run", "a", "--updates", str(wanted))
+    done = cli.json("train", "--resume", "a", "--updates", str(wanted))
     assert (done["state"], done["updates"], done["last"]["update"]) == ("finished", wanted, wanted)
     assert updates(folder, "a") == list(range(1, wanted + 1))
     assert json.loads((Path(folder, done["policies"]["p"]) / "policy.json").read_text())["version"] == wanted
@@ -169,7 +169,8 @@ def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: He
         ("guessing:game", "--tiny", "--tasks", "broken.jsonl"): "line 2 of",
         ("guessing:nothing", "--tiny"): "'guessing' has no 'nothing'",
         ("--resume",): "there are no runs in 'runs'",
-        ("--resume", "--run", "x"): "'x' is no run",
+        ("--resume", "x"): "'x' is no run",
+        ("--resume", "--run", "x"): "a run goes on with its own --run",
     }.items():
         assert message in " ".join(here("train", *arguments, code=1).split()), arguments
     assert not (folder / "runs").exists()
@@ -183,9 +184,9 @@ def test_a_run_keeps_what_it_is_made_of(folder: Path, here: Here) -> None:
     from agent_env.training.checkpoints import Run
 
     Run.create(folder / "runs", {"scenario": "mine"}, name="own").close()
-    assert "was not begun by `agent-env train`" in here("train", "--resume", "--run", "own", code=1)
+    assert "was not begun by `agent-env train`" in here("train", "--resume", "own", code=1)
     assert "a run goes on with its own --lr" in here("train", "--resume", "--lr", "3", code=1)
-    assert "a run goes on with its own scenario" in here("train", "guessing:game", "--resume", code=1)
+    assert "'guessing:game' is no run" in here("train", "guessing:game", "--resume", code=1)
     assert "has made no update with a reward yet" in here("runs", "plot", "own", code=1)
     with Run.open(folder / "runs" / "own"):
         assert json.loads(here("runs", "list", "--json"))[0]["state"] == "running"
