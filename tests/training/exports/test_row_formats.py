@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_env.errors import ConfigurationError, ProtocolError
-from agent_env.training.exports import agent_lightning, areal, files, prime_rl, trl_async, verl
+from agent_env.training.exports import agent_lightning, areal, files, prime_rl, trl, trl_async, verl
 from agent_env.training.exports.labels import label_of
 from agent_env.training.rows import Row, Span
 
@@ -61,7 +61,8 @@ AROUND: dict[str, Callable[[list[Row]], list[Row]]] = {
     "verl": around_verl,
     "verl, as long as the longest": lambda rows: verl.from_verl(by_json(verl.to_verl(rows))),
     "agent loop": lambda rows: verl.from_agent_loop(by_json(verl.to_agent_loop(rows))),
-    "trl": lambda rows: trl_async.from_trl_async(
+    "trl": lambda rows: trl.from_trl(by_json(trl.to_trl(rows)), by_json([label_of(row) for row in rows])),
+    "trl async": lambda rows: trl_async.from_trl_async(
         by_json(trl_async.to_trl_async(rows, version=0)), by_json([label_of(row) for row in rows])
     ),
     "prime-rl": lambda rows: prime_rl.from_prime_rl(
@@ -79,6 +80,11 @@ AROUND: dict[str, Callable[[list[Row]], list[Row]]] = {
 @given(rows=st.lists(a_row(), max_size=3))
 def test_rows_come_back_as_they_went(name: str, rows: list[Row]) -> None:
     assert AROUND[name](rows) == rows
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_the_rows_of_the_golden_tree_come_back_as_they_went(name: str, golden_rows: list[Row]) -> None:
+    assert AROUND[name](golden_rows) == golden_rows
 
 
 @settings(max_examples=40, deadline=None)
