@@ -46,3 +46,5 @@ def test_trl_trains_the_manager_of_served_specialists_both_ways(
     assert episodes["count"] == episodes["ok"] == 20 * 128
     assert episodes["asked"] == SPECIALISTS and episodes["calls"] > 0.8 * episodes["count"]
     assert episodes["versions"] == list(range(20))
+    # What the gateway recorded of the first step are the logprobs of the trainer's model, as it was.
+    assert episodes["off"] < 1e-3

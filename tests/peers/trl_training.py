@@ -24,7 +24,10 @@ import torch
 import train
 from model import make_model, make_tokenizer, warm_up
 
-from agent_env.episodes import EpisodeStore
+from agent_env.episodes import Episode, EpisodeStore
+from agent_env.training import cut_rows
+from agent_env.training.pretrained import PretrainedLM
+from agent_env.training.update import batch, token_logprobs
 
 
 def run(way: str, warm: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +52,18 @@ def run(way: str, warm: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def distance(model: torch.nn.Module, episodes: list[Episode]) -> float:
+    """How far the logprobs of what the manager sampled are, at most, from those of a model that reads it afresh."""
+    rows, _ = cut_rows(episodes, seats=["manager"])
+    tokens, mask = batch([row.token_ids for row in rows], [row.loss_mask for row in rows])
+    told = torch.zeros(mask.shape)
+    for place, row in enumerate(rows):
+        told[place, : len(row.logprobs) - 1] = torch.tensor(row.logprobs[1:])
+    with torch.no_grad():
+        found, _ = token_logprobs(PretrainedLM(model, ends=[2]), tokens)
+    return float(((found - told) * mask).abs().max())
+
+
 def main() -> None:
     """Runs both ways and reads what was kept."""
     torch.set_num_threads(1)
@@ -67,6 +82,7 @@ def main() -> None:
         "asked": sorted({callee for callees in asked for callee in callees}),
         "calls": sum(map(len, asked)),
         "versions": sorted(versions),
+        "off": distance(model, [one for one in episodes if one.info["step"] == 0]),
     }
     print(json.dumps(told))
 
