@@ -23,7 +23,7 @@
     ├── PeerFailed                peer_failed           an agent that this one called failed; `data` has its error
     ├── TransportError            transport_error       the other side could not be reached, or the connection broke
     ├── ProtocolError             protocol_error        the other side answered what its protocol does not allow
-    ├── PublishFailed             publish_failed        the version before is served everywhere; `data["failures"]` has who said what
+    ├── PublishFailed             publish_failed        the version before is served; `data` has who said what
     ├── InvalidCard               invalid_card          the card has the problems that `data["problems"]` lists
     ├── HubError                                        the hub cannot do what was asked
     │   ├── NameNotFound          name_not_found          the message has the closest names

@@ -27,9 +27,9 @@ RunPeer: TypeAlias = Callable[..., dict[str, Any]]
 def peer_python() -> Callable[[str], Path]:
     """Gives the Python of a virtual environment: `peer_python("mcp1")` has what `requirements/mcp1.txt` pins.
 
-    It is made at its first use and kept in `.venvs/` until the file changes. The file names every package, and pip
-    installs these and no others: trainers drag stacks for GPUs behind them that no test uses. Only torch comes with
-    what it needs, which is little for its CPU build. It is pip, since that is told where such a build lies.
+    uv makes it at its first use, and it is kept in `.venvs/` until the file changes. The file names every package, and
+    these are installed and no others: trainers drag stacks for GPUs behind them that no test uses. Only torch comes
+    with what it needs, which is little for its CPU build. pip installs them, since it is told where such a build lies.
     """
     return _python
 
@@ -80,7 +80,7 @@ def _python(name: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists() or made.read_text("utf-8") != wanted:
             shutil.rmtree(home, ignore_errors=True)
-            _run(sys.executable, "-m", "venv", str(home))
+            _run(sys.executable, "-m", "uv", "venv", "--quiet", "--seed", "--python", sys.executable, str(home))
             install = (str(python), "-m", "pip", "install", "--quiet")
             torch = [line for line in requirements.read_text("utf-8").splitlines() if line.startswith("torch==")]
             if torch:
