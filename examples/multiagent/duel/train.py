@@ -1,0 +1,337 @@
+"""Trains one policy against itself and its past versions, with role baselines and without: `python train.py`.
+
+Three processes: the player, the gateway, and this one, which holds the policies, serves them, deals, plays and updates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import copy
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import uvloop
+from game import MOST, NAMES, OTHER, PLAYER, deal, duel, moves, told
+from rich.console import Console
+from rich.table import Table
+
+from agent_env.episodes import Episode, EpisodeStore
+from agent_env.net.garbage import collect_rarely
+from agent_env.net.serving import STDIN_VARIABLE
+from agent_env.training import (
+    Policy,
+    RoleBaseline,
+    Run,
+    Seat,
+    Settings,
+    TinyLM,
+    WordTokenizer,
+    evaluate,
+    make_model,
+    plot_curves,
+    policies_served,
+    rollout_progress,
+    training_loop,
+    warm_start,
+)
+from agent_env.training.credit import Credit, Credited
+from agent_env.training.place import Place
+from agent_env.training.progress import RolloutProgress
+from agent_env.training.units import Unit
+
+GAMES = 192  # an update
+PAST = 6  # updates from one past version to the next
+SETTINGS = Settings(learning_rate=1e-3, entropy=0.0, epochs=3)
+START = "past-0"
+UPDATES = 48
+WARM = 1000  # supervised steps
+FULL = 0.6  # of the heaps in them are not empty
+
+
+def no_baseline(units: Sequence[Unit]) -> Credited:
+    """Compares rewards with nothing."""
+    return Credited([unit.reward for unit in units], [None] * len(units))
+
+
+ARMS: Mapping[str, Callable[[], Credit]] = {"baselines": RoleBaseline, "none": lambda: no_baseline}
+TITLES = {"baselines": "role baselines", "none": "no baselines"}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a policy reaches against the frozen start: the part of the games that it wins, in all and by seat, and the
+    part that it loses by a move that cannot be made."""
+
+    won: float
+    first: float
+    second: float
+    illegal: float
+
+
+@dataclass
+class Result:
+    """One run of an arm; its curve is the part of the games won against past versions."""
+
+    arm: str
+    seed: int
+    before: Figures
+    after: Figures
+    curve: list[float] = field(default_factory=list[float])
+
+
+class Trainer:
+    """Plays where policies are served, and keeps every game."""
+
+    def __init__(
+        self, options: argparse.Namespace, place: Place, store: EpisodeStore, progress: RolloutProgress
+    ) -> None:
+        self.options = options
+        self.place = place
+        self.store = store
+        self.progress = progress
+
+    async def train(self, arm: str, seed: int) -> Result:
+        """One run of an arm, from where an earlier start left it: evaluates, learns, evaluates."""
+        self.progress.describe(f"{TITLES[arm]}, seed {seed}")
+        facts = {"arm": arm, "seed": seed}
+        folder = Path(self.options.folder) / f"{arm}-{seed}"
+        policies = fresh_policies(seed)
+        if folder.exists():
+            run = Run.open(folder)
+            done = run.latest()
+            self.progress.skip(self.options.evaluated + (0 if done is None else done.update * GAMES))
+        else:
+            before = await self.measure(policies, seed, {**facts, "phase": "before"})
+            run = Run.create(folder.parent, {"scenario": "duel", **facts, "before": asdict(before)}, name=folder.name)
+        with run:
+            if "after" in run.about:
+                self.progress.skip(self.options.evaluated)
+            else:
+                await self.learn(run, policies, {**facts, "phase": "training"})
+                run.about["after"] = asdict(await self.measure(policies, seed, {**facts, "phase": "after"}))
+                run.finish()
+            curve = [(1 + line["reward"][seat]) / 2 for line in run.curve() if (seat := taught(line["update"]))]
+            return Result(arm, seed, Figures(**run.about["before"]), Figures(**run.about["after"]), curve)
+
+    async def learn(self, run: Run, policies: dict[str, Policy], facts: Mapping[str, object]) -> None:
+        """Plays by turns in the first seat against a past version, in the second against one, and in both."""
+        seed = run.about["seed"]
+
+        def seats(number: int) -> dict[str, Seat]:
+            """Who plays in an update. Half of the past versions are the oldest, so that it is not forgotten."""
+            version = f"past-{(number - 1) // PAST * PAST}"
+            if version not in policies:
+                policies[version] = frozen(version, policies["player"], seed)
+            rng = Random(f"{seed}/{number}")
+            past = rng.choice([START, rng.choice([name for name in policies if name != "player"])])
+            own = taught(number)
+            return {OTHER[own]: Seat(PLAYER, past, trainable=False)} if own else {}
+
+        loop = training_loop(
+            duel,
+            lambda rng, count: [deal(rng) for _ in range(count)],
+            policies,
+            updates=self.options.updates,
+            run=run,
+            place=self.place,
+            store=self.store,
+            group_size=1,
+            tasks_per_update=GAMES,
+            concurrency=GAMES,
+            credit=ARMS[run.about["arm"]](),
+            seed=seed,
+            before=seats,
+            info=dict(facts),
+            progress=self.progress,
+        )
+        async with aclosing(loop):
+            async for _ in loop:
+                pass
+
+    async def measure(self, policies: Mapping[str, Policy], seed: int, facts: Mapping[str, object]) -> Figures:
+        """Plays fresh games against the frozen start: every position twice, seats swapped."""
+        rng = Random(f"fresh {seed} {facts['phase']}")
+        starts = [deal(rng) for _ in range(self.options.evaluated // 2)]
+        played = {
+            seat: await evaluate(
+                replace(duel, seats={**duel.seats, OTHER[seat]: Seat(PLAYER, START, trainable=False)}),
+                starts,
+                {name: policies[name] for name in ("player", START)},
+                place=self.place,
+                store=self.store,
+                seed=seed,
+                info={**facts, "seat": seat},
+                progress=self.progress,
+            )
+            for seat in OTHER
+        }
+        first, second = (share(games, lambda game, seat=seat: game["winner"] == seat) for seat, games in played.items())
+        illegal = [
+            share(games, lambda game, seat=seat: game["illegal"] and game["winner"] != seat)
+            for seat, games in played.items()
+        ]
+        return Figures((first + second) / 2, first, second, sum(illegal) / 2)
+
+
+def taught(number: int) -> str | None:
+    """The seat in which the policy plays against a past version in an update; None when it plays against itself."""
+    return ("first", "second", None)[(number - 1) % 3]
+
+
+def share(games: Sequence[Episode], counts: Callable[[dict[str, Any]], bool]) -> float:
+    """The part of the games that count; raises `SystemExit` when one could not be played."""
+    failed = [game for game in games if not game.ok]
+    if failed:
+        raise SystemExit(f"{len(failed)} games could not be played; the first says: {failed[0].failures}")
+    return sum(counts(game.info["result"]) for game in games) / len(games)
+
+
+def fresh_policies(seed: int) -> dict[str, Policy]:
+    """A policy that knows which moves can be made and nothing of which are good, and its frozen copy."""
+    model, tokenizer = warmed(seed)
+    player = Policy("player", copy.deepcopy(model), tokenizer, settings=SETTINGS, seed=seed)
+    return {"player": player, START: frozen(START, player, seed)}
+
+
+@functools.cache
+def warmed(seed: int) -> tuple[TinyLM, WordTokenizer]:
+    """A model that has seen positions with any move that can be made, each as often as any other."""
+    positions = [f"{name}{stones}" for name in NAMES for stones in range(MOST + 1)]
+    tokenizer = WordTokenizer([*positions, *NAMES, *map(str, range(MOST))])
+    model = make_model(tokenizer, seed=seed, layers=1)
+    rng = Random(seed)
+
+    def example() -> tuple[str, str]:
+        heaps = [0] * len(NAMES)
+        while not any(heaps):
+            heaps = [rng.randint(1, MOST) if rng.random() < FULL else 0 for _ in NAMES]
+        return told(heaps), rng.choice(moves(heaps))
+
+    warm_start(model, tokenizer, example, steps=WARM, learning_rate=5e-3)
+    return model, tokenizer
+
+
+def frozen(name: str, policy: Policy, seed: int) -> Policy:
+    """A copy that plays as the policy does now, and stays so."""
+    return Policy(name, copy.deepcopy(policy.model), policy.tokenizer, trainable=False, seed=seed + 1000)
+
+
+@asynccontextmanager
+async def agent() -> AsyncGenerator[None, None]:
+    """Runs the player in a process of its own until the block ends; it also ends when this process dies."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("agents.py"))),
+        env={**os.environ, STDIN_VARIABLE: "1"},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        # A served agent says where it is as soon as it can be called.
+        if not await asyncio.wait_for(process.stdout.readline(), 60):
+            raise SystemExit("the player did not start; its error is above")
+        yield
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+def table(results: Sequence[Result]) -> Table:
+    """What each arm reached: means over its seeds, and its worst seed."""
+    shown = Table(title="fresh games won against the frozen start", title_justify="left")
+    columns = ("untrained", "trained", "worst\nseed", "as\nfirst", "as\nsecond", "illegal\nbefore", "illegal\nafter")
+    for name in ("", "seeds", *columns):
+        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for arm in dict.fromkeys(result.arm for result in results):
+        own = [result for result in results if result.arm == arm]
+        cells = [
+            mean([result.before.won for result in own]),
+            mean([result.after.won for result in own]),
+            min(result.after.won for result in own),
+            mean([result.after.first for result in own]),
+            mean([result.after.second for result in own]),
+            mean([result.before.illegal for result in own]),
+            mean([result.after.illegal for result in own]),
+        ]
+        shown.add_row(TITLES[arm], str(len(own)), *(f"{cell:.3f}" for cell in cells))
+    return shown
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    return sum(values) / len(values)
+
+
+async def main(options: argparse.Namespace) -> list[Result]:
+    """Plays every arm and says what came of it."""
+    folder = Path(options.folder)
+    os.environ["AGENT_ENV_HUB"] = str(folder / "hub.db")
+    console = Console()
+    runs = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
+    total = len(runs) * (options.updates * GAMES + 2 * (options.evaluated // 2 * 2))
+    began = time.monotonic()
+    with EpisodeStore(folder / "episodes.db") as store, rollout_progress(total) as progress:
+        async with policies_served(folder / "gateway") as place, agent():
+            trainer = Trainer(options, place, store, progress)
+            results = [await trainer.train(arm, seed) for arm, seed in runs]
+    seconds = time.monotonic() - began
+    console.print(table(results))
+    curves = {TITLES[arm]: [result.curve for result in results if result.arm == arm] for arm in options.arms}
+    plot_curves(
+        folder / "curve.png",
+        curves,
+        title="One policy against its past versions",
+        x_label="update against a past version",
+        y_label="games won",
+        levels={"as good as they": 0.5},
+    )
+    console.print(
+        f"{progress.played} games ({progress.failed} failed) in {seconds:.0f} s, {progress.played / seconds:.0f} a "
+        f"second, all in {folder}"
+    )
+    return results
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line, and for `--resume` that of the start that it goes on with; makes the folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="with baselines, without")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each arm")
+    parser.add_argument("--updates", type=int, default=UPDATES, help=f"updates a run, of {GAMES} games each")
+    parser.add_argument("--evaluated", type=int, default=1000, help="fresh games a figure")
+    parser.add_argument("--runs", default="runs", help="where the results go")
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="FOLDER", help="go on where that run, or the last, was"
+    )
+    options = parser.parse_args(arguments)
+    if options.resume is None:
+        options.folder = str(Path(options.runs) / time.strftime("%Y-%m-%d_%H-%M-%S"))
+        Path(options.folder).mkdir(parents=True)
+        (Path(options.folder) / "options.json").write_text(json.dumps(vars(options)), "utf-8")
+        return options
+    begun = sorted(Path(options.resume or options.runs).glob("options.json" if options.resume else "*/options.json"))
+    if not begun:
+        parser.error(f"there is no run to go on with in {options.resume or options.runs!r}")
+    return argparse.Namespace(**{**json.loads(begun[-1].read_text("utf-8")), "folder": str(begun[-1].parent)})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    collect_rarely()
+    given = parse()
+    try:
+        uvloop.run(main(given))
+    except KeyboardInterrupt:
+        raise SystemExit(f"stopped; go on with: python train.py --resume {given.folder}") from None
