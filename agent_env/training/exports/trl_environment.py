@@ -19,7 +19,14 @@ from typing import Any, ClassVar, TypeAlias
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from agent_env.client.environment import Environment
-from agent_env.errors import AgentEnvError, ConfigurationError, RequestError
+from agent_env.errors import (
+    AgentEnvError,
+    ConfigurationError,
+    InvalidArguments,
+    MessageTooLarge,
+    UnknownTool,
+    UnsupportedContent,
+)
 from agent_env.training.exports.trl_tools import Tool, method_of, tool_of
 
 log = logging.getLogger("agent_env.training")
@@ -28,6 +35,8 @@ Observe: TypeAlias = Callable[[Mapping[str, Any]], "str | None"]
 Reward: TypeAlias = Callable[[Any], "float | None"]
 
 _GOODBYE_SECONDS = 15.0
+_MISTAKES = (InvalidArguments, MessageTooLarge, UnknownTool, UnsupportedContent)
+"""What is said of a call, and not of whoever was called."""
 
 
 @dataclass(slots=True)
@@ -92,7 +101,7 @@ class PeerEnvironment:
     @property
     def failed(self) -> bool:
         """Tells whether a peer did not answer; that a model asked for what a tool does not take is its own mistake."""
-        return any(call.error is not None and not isinstance(call.error, RequestError) for call in self.calls)
+        return any(call.error is not None and not isinstance(call.error, _MISTAKES) for call in self.calls)
 
     async def _ask(self, peer: str, tool: Tool, given: Mapping[str, Any]) -> str:
         # The trainer waits in a thread, and maybe a loop, of its own.

@@ -75,7 +75,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> LlamaForCausalLM:
-    """A Llama of 85,000 fresh weights."""
+    """A Llama of 89,500 fresh weights."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

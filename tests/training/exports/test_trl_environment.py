@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 
 from agent_env import AgentEnvironment, Environment
-from agent_env.errors import AgentFailed, ConfigurationError, InvalidArguments
+from agent_env.errors import AgentFailed, ConfigurationError, InvalidArguments, Unauthenticated
 from agent_env.serving.server import Server
-from agent_env.training.exports.trl_environment import PeerEnvironment, trl_environment
+from agent_env.training.exports.trl_environment import PeerEnvironment, ToolUse, trl_environment
 from agent_env.training.exports.trl_tools import Tool, docstring, hint_of, identifier, method_of, tool_of
 
 pytestmark = pytest.mark.anyio
@@ -319,6 +319,9 @@ async def test_a_rollout_in_which_a_peer_failed_has_no_reward_and_a_models_mista
                 assert environment.failed and environment.get_reward() is None
                 environment.reset()
                 assert environment.get_reward() == 0.0
+                # Nor is it the model's mistake that we were not let in.
+                environment.calls.append(ToolUse("ann", "chat", {}, error=Unauthenticated("a token is needed")))
+                assert environment.get_reward() is None
 
         await in_a_thread(work)
     assert "ann did not answer" in caplog.text
