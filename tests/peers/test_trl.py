@@ -39,7 +39,7 @@ def test_trl_trains_the_manager_of_served_specialists_both_ways(
         assert sum(rewards[:4]) / 4 < 0.7, rewards
         assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.08, rewards
     # By `environment_factory` nearly each rollout calls one tool, which TRL counts itself.
-    assert min(told["environment_factory"]["tools/call_frequency"]) > 0.8
+    assert sum(told["environment_factory"]["tools/call_frequency"]) / 20 > 0.8
     assert max(told["rollout_func"]["episodes/without_reward"]) == 0
     # By `rollout_func` each of the trainer's completions is an episode that agents played, with the weights of its step.
     episodes = told["episodes"]
