@@ -203,6 +203,36 @@ def test_those_who_are_asked_at_once_act_at_once(opened: Callable[..., Any]) -> 
     assert observations["left_0"]["text"] == "2 against 1" and observations["left_0"]["turn"] == 3
 
 
+def test_agents_that_are_slow_change_neither_who_is_asked_nor_in_which_order(opened: Callable[..., Any]) -> None:
+    def slow(message: str) -> str:
+        time.sleep(0.2)
+        return message
+
+    def quick(message: str) -> str:
+        time.sleep(0.02)
+        return message
+
+    async def play(team: Team, task: Any) -> None:
+        async def ask(seat: str, through: str | None) -> None:
+            for _ in range(2):
+                if through is not None:
+                    await team.another(through).chat("wait")
+                await team[seat].chat("go")
+
+        await asyncio.gather(ask("third", None), ask("second", "quick"), ask("first", "slow"))
+
+    seats = {seat: Seat() for seat in ("first", "second", "third")} | {"slow": Seat(slow), "quick": Seat(quick)}
+    env = opened(to_pettingzoo(Scenario(play, None, seats), ["first", "second", "third"], parallel=True))
+    env.reset(seed=1)
+    assert env.game.waiting == ("first", "second", "third")
+    env.step({"third_0": "x", "second_0": "x"})
+    assert env.game.waiting == ("first", "second", "third")  # the first one has waited longest
+    env.step({"first_0": "x", "third_0": "x"})
+    assert env.game.waiting == ("second", "first")
+    env.step({"first_0": "x", "second_0": "x"})
+    assert env.agents == [] and env.episode.ok
+
+
 def test_a_seat_that_is_asked_several_times_at_once_answers_one_after_another(opened: Callable[..., Any]) -> None:
     async def play(team: Team, task: Any) -> Any:
         apart = [team.another("worker").chat(f"apart {number}") for number in range(3)]
