@@ -206,8 +206,12 @@ class Run:
             _remove(whole)
         aside.rename(whole)
         _sync_folder(checkpoints)
-        for name, policy in policies.items():
-            self._written[name] = (policy, policy.version, whole / folders[name])
+        # Those that learn are written each time; to hold on to them would keep what nobody plays with any more.
+        self._written = {
+            name: (policy, policy.version, whole / folders[name])
+            for name, policy in policies.items()
+            if not policy.trainable
+        }
         for older in sorted(_whole(checkpoints), reverse=True)[keep:]:
             _remove(older)
         return Checkpoint(whole, update, kept, folders)
