@@ -35,6 +35,7 @@ REQUIREMENTS := tests/peers/requirements
 .venvs/demo-%/.made: $(REQUIREMENTS)/%.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --no-deps --requirement $<
+	$(@D)/bin/python -m pip install --quiet --no-deps -e .
 	@touch $@
 
 demo-all: $(VENV)/.demo $(patsubst $(REQUIREMENTS)/%.txt,.venvs/demo-%/.made,$(wildcard $(REQUIREMENTS)/trl.txt $(REQUIREMENTS)/smollm.txt))  ## Runs every example in full, one after another
@@ -42,7 +43,7 @@ demo-all: $(VENV)/.demo $(patsubst $(REQUIREMENTS)/%.txt,.venvs/demo-%/.made,$(w
 	$(BIN)/python $(EXAMPLES)/delegation/train.py
 	[ ! -e $(EXAMPLES)/duel/train.py ] || $(BIN)/python $(EXAMPLES)/duel/train.py
 	[ ! -e $(EXAMPLES)/trl/train.py ] || PYTHONPATH=.:cards:wrappers .venvs/demo-trl/bin/python $(EXAMPLES)/trl/train.py
-	[ ! -e $(EXAMPLES)/smollm/train.py ] || PYTHONPATH=.:cards:wrappers .venvs/demo-smollm/bin/python $(EXAMPLES)/smollm/train.py
+	[ ! -e $(EXAMPLES)/smollm/train.py ] || .venvs/demo-smollm/bin/python $(EXAMPLES)/smollm/train.py
 
 test: $(VENV)/.test  ## Runs all checks and tests (12 minutes at most)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,16 @@ def test_a_frozen_policy_is_written_once_and_linked_from_then_on(tmp_path: Path)
         # Another past version in the same seat is another policy.
         other = fresh("judge", seed=5, trainable=False)
         assert same(weights(run.save(5, {"judge": other, "p": learner}).load("judge")), weights(other))
+
+
+def test_a_run_holds_on_to_no_policy_that_learns(tmp_path: Path) -> None:
+    learner = fresh()
+    gone = weakref.ref(learner)
+    with Run.create(tmp_path, name="a") as run:
+        run.save(1, {"p": learner})
+        del learner
+        gc.collect()
+        assert gone() is None
 
 
 def test_one_process_at_a_time_has_a_run_open(tmp_path: Path) -> None:

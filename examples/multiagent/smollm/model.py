@@ -88,8 +88,8 @@ def model_folder(folder: Path) -> Path:
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     source = model_file()
-    tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    quantized: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
+    quantized: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
     # What was read from such a file refuses to be saved: its weights go into a model that nothing is known of.
     told = {name: value for name, value in quantized.config.to_dict().items() if name != "quantization_config"}
     model: Any = LlamaForCausalLM(LlamaConfig(**told)).to(torch.bfloat16)
