@@ -84,20 +84,21 @@ def train_step(
 def _backward(model: LanguageModel, rows: Sequence[Row], settings: Settings, total: float) -> torch.Tensor:
     """Adds the gradients of a part of the rows; gives its shares in the loss and the entropy, and its clipped ratios."""
     tokens, mask = batch([row.token_ids for row in rows], [row.loss_mask for row in rows])
-    old = _padded([row.logprobs for row in rows], 0.0)[:, 1:]
-    shares = _shares(rows, mask, settings) / total
-    heat = _padded([_temperatures(row) for row in rows], 1.0)[:, 1:, None]
-    advantage = torch.tensor([[row.advantage] for row in rows])
+    sampled = mask > 0
+    old = _padded([row.logprobs for row in rows], 0.0)[:, 1:][sampled]
+    shares = _shares(rows, mask, settings)[sampled] / total
+    heat = _padded([_temperatures(row) for row in rows], 1.0)[:, 1:][sampled]
+    advantage = torch.tensor([[row.advantage] for row in rows]).expand_as(mask)[sampled]
     device = model.device
-    mask, old, shares, advantage = mask.to(device), old.to(device), shares.to(device), advantage.to(device)
-    logprobs, entropy = token_logprobs(model, tokens.to(device), heat.to(device))
-    ratio = ((logprobs - old) * mask).exp()
+    old, shares, advantage, heat = old.to(device), shares.to(device), advantage.to(device), heat.to(device)
+    logprobs, entropy = token_logprobs(model, tokens.to(device), heat[:, None], where=sampled.to(device))
+    ratio = (logprobs - old).exp()
     kept = ratio.clamp(1 - settings.clip, 1 + settings.clip)
     gain = torch.minimum(ratio * advantage, kept * advantage)
     spread = (entropy * shares).sum()
     loss = -(gain * shares).sum() - settings.entropy * spread
     torch.autograd.backward(loss)
-    return torch.stack((loss, spread, ((ratio != kept) * mask).sum())).detach().cpu()
+    return torch.stack((loss, spread, (ratio != kept).sum())).detach().cpu()
 
 
 def _parts(rows: Sequence[Row], tokens: int | None) -> Iterator[Sequence[Row]]:
@@ -154,11 +155,22 @@ def batch(sequences: Sequence[list[int]], masks: Sequence[list[int]]) -> tuple[t
 
 
 def token_logprobs(
-    model: LanguageModel, tokens: torch.Tensor, temperature: torch.Tensor | float = 1.0
+    model: LanguageModel,
+    tokens: torch.Tensor,
+    temperature: torch.Tensor | float = 1.0,
+    *,
+    where: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logprob of each token after the first and the entropy of the distribution it came from, both `[B, T - 1]`."""
-    distribution = torch.log_softmax(model(tokens[:, :-1]) / temperature, dim=-1)
-    logprobs = distribution.gather(2, tokens[:, 1:, None])[:, :, 0]
+    """The logprob of each token after the first and the entropy of the distribution it came from, both `[B, T - 1]`.
+
+    With `where[B, T - 1]` only those of the tokens that it marks, `[N]`, in order: a distribution over a large
+    vocabulary is made for none of the others. `temperature` is one, or has a last dimension of 1.
+    """
+    logits, chosen = model(tokens[:, :-1]), tokens[:, 1:]
+    if where is not None:
+        logits, chosen = logits[where], chosen[where]
+    distribution = torch.log_softmax(logits / temperature, dim=-1)
+    logprobs = distribution.gather(-1, chosen[..., None])[..., 0]
     return logprobs, -(distribution.exp() * distribution).sum(dim=-1)
 
 
