@@ -9,13 +9,12 @@ import argparse
 import asyncio
 import copy
 import functools
-import json
 import os
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -45,6 +44,7 @@ from agent_env.training import (
     training_loop,
     warm_start,
 )
+from agent_env.training.checkpoints import find_run
 from agent_env.training.credit import Credit, Credited
 from agent_env.training.place import Place
 from agent_env.training.progress import RolloutProgress
@@ -54,9 +54,9 @@ GAMES = 192  # an update
 PAST = 6  # updates from one past version to the next
 SETTINGS = Settings(learning_rate=1e-3, entropy=0.0, epochs=3)
 START = "past-0"
-UPDATES = 48
-WARM = 1000  # supervised steps
-FULL = 0.6  # of the heaps in them are not empty
+UPDATES = 30
+WARM = 1000  # supervised steps of a fresh model
+FULL = 0.6  # of the heaps that it then sees are not empty
 
 
 def no_baseline(units: Sequence[Unit]) -> Credited:
@@ -65,7 +65,7 @@ def no_baseline(units: Sequence[Unit]) -> Credited:
 
 
 ARMS: Mapping[str, Callable[[], Credit]] = {"baselines": RoleBaseline, "none": lambda: no_baseline}
-TITLES = {"baselines": "role baselines", "none": "no baselines"}
+TITLES = {"baselines": "baselines", "none": "none"}
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,10 @@ class Trainer:
     """Plays where policies are served, and keeps every game."""
 
     def __init__(
-        self, options: argparse.Namespace, place: Place, store: EpisodeStore, progress: RolloutProgress
+        self, options: argparse.Namespace, folder: Path, place: Place, store: EpisodeStore, progress: RolloutProgress
     ) -> None:
         self.options = options
+        self.folder = folder
         self.place = place
         self.store = store
         self.progress = progress
@@ -105,8 +106,8 @@ class Trainer:
         """One run of an arm, from where an earlier start left it: evaluates, learns, evaluates."""
         self.progress.describe(f"{TITLES[arm]}, seed {seed}")
         facts = {"arm": arm, "seed": seed}
-        folder = Path(self.options.folder) / f"{arm}-{seed}"
-        policies = fresh_policies(seed)
+        folder = self.folder / f"{arm}-{seed}"
+        policies = fresh_policies(seed, self.options.warm)
         if folder.exists():
             run = Run.open(folder)
             done = run.latest()
@@ -164,24 +165,23 @@ class Trainer:
         rng = Random(f"fresh {seed} {facts['phase']}")
         starts = [deal(rng) for _ in range(self.options.evaluated // 2)]
         played = {
-            seat: await evaluate(
-                replace(duel, seats={**duel.seats, OTHER[seat]: Seat(PLAYER, START, trainable=False)}),
-                starts,
-                {name: policies[name] for name in ("player", START)},
-                place=self.place,
-                store=self.store,
-                seed=seed,
-                info={**facts, "seat": seat},
-                progress=self.progress,
+            seat: ended(
+                await evaluate(
+                    replace(duel, seats={**duel.seats, OTHER[seat]: Seat(PLAYER, START, trainable=False)}),
+                    starts,
+                    {name: policies[name] for name in ("player", START)},
+                    place=self.place,
+                    store=self.store,
+                    seed=seed,
+                    info={**facts, "seat": seat},
+                    progress=self.progress,
+                )
             )
             for seat in OTHER
         }
-        first, second = (share(games, lambda game, seat=seat: game["winner"] == seat) for seat, games in played.items())
-        illegal = [
-            share(games, lambda game, seat=seat: game["illegal"] and game["winner"] != seat)
-            for seat, games in played.items()
-        ]
-        return Figures((first + second) / 2, first, second, sum(illegal) / 2)
+        first, second = (mean([game["winner"] == seat for game in played[seat]]) for seat in OTHER)
+        illegal = [game["illegal"] and game["winner"] != seat for seat in OTHER for game in played[seat]]
+        return Figures((first + second) / 2, first, second, mean(illegal))
 
 
 def taught(number: int) -> str | None:
@@ -189,23 +189,23 @@ def taught(number: int) -> str | None:
     return ("first", "second", None)[(number - 1) % 3]
 
 
-def share(games: Sequence[Episode], counts: Callable[[dict[str, Any]], bool]) -> float:
-    """The part of the games that count; raises `SystemExit` when one could not be played."""
-    failed = [game for game in games if not game.ok]
-    if failed:
-        raise SystemExit(f"{len(failed)} games could not be played; the first says: {failed[0].failures}")
-    return sum(counts(game.info["result"]) for game in games) / len(games)
+def ended(games: Sequence[Episode]) -> list[dict[str, Any]]:
+    """How the games ended that were played to their end; raises `SystemExit` when none was."""
+    found = [game.info["result"] for game in games if game.ok]
+    if not found:
+        raise SystemExit(f"no game could be played; the first says: {games[0].failures}")
+    return found
 
 
-def fresh_policies(seed: int) -> dict[str, Policy]:
+def fresh_policies(seed: int, warm: int) -> dict[str, Policy]:
     """A policy that knows which moves can be made and nothing of which are good, and its frozen copy."""
-    model, tokenizer = warmed(seed)
+    model, tokenizer = warmed(seed, warm)
     player = Policy("player", copy.deepcopy(model), tokenizer, settings=SETTINGS, seed=seed)
     return {"player": player, START: frozen(START, player, seed)}
 
 
 @functools.cache
-def warmed(seed: int) -> tuple[TinyLM, WordTokenizer]:
+def warmed(seed: int, steps: int) -> tuple[TinyLM, WordTokenizer]:
     """A model that has seen positions with any move that can be made, each as often as any other."""
     positions = [f"{name}{stones}" for name in NAMES for stones in range(MOST + 1)]
     tokenizer = WordTokenizer([*positions, *NAMES, *map(str, range(MOST))])
@@ -218,7 +218,7 @@ def warmed(seed: int) -> tuple[TinyLM, WordTokenizer]:
             heaps = [rng.randint(1, MOST) if rng.random() < FULL else 0 for _ in NAMES]
         return told(heaps), rng.choice(moves(heaps))
 
-    warm_start(model, tokenizer, example, steps=WARM, learning_rate=5e-3)
+    warm_start(model, tokenizer, example, steps=steps, learning_rate=5e-3)
     return model, tokenizer
 
 
@@ -251,21 +251,30 @@ async def agent() -> AsyncGenerator[None, None]:
 def table(results: Sequence[Result]) -> Table:
     """What each arm reached: means over its seeds, and its worst seed."""
     shown = Table(title="fresh games won against the frozen start", title_justify="left")
-    columns = ("untrained", "trained", "worst\nseed", "as\nfirst", "as\nsecond", "illegal\nbefore", "illegal\nafter")
-    for name in ("", "seeds", *columns):
+    for name in (
+        "",
+        "seeds",
+        "before",
+        "after",
+        "worst\nseed",
+        "as first\n/ second",
+        "illegal\nbefore",
+        "illegal\nafter",
+    ):
         shown.add_column(name, justify="right" if name else "left", no_wrap=True)
     for arm in dict.fromkeys(result.arm for result in results):
         own = [result for result in results if result.arm == arm]
-        cells = [
-            mean([result.before.won for result in own]),
-            mean([result.after.won for result in own]),
-            min(result.after.won for result in own),
-            mean([result.after.first for result in own]),
-            mean([result.after.second for result in own]),
-            mean([result.before.illegal for result in own]),
-            mean([result.after.illegal for result in own]),
-        ]
-        shown.add_row(TITLES[arm], str(len(own)), *(f"{cell:.3f}" for cell in cells))
+        before, after = averaged([result.before for result in own]), averaged([result.after for result in own])
+        shown.add_row(
+            TITLES[arm],
+            str(len(own)),
+            f"{before.won:.3f}",
+            f"{after.won:.3f}",
+            f"{min(result.after.won for result in own):.3f}",
+            f"{after.first:.2f}/{after.second:.2f}",
+            f"{before.illegal:.3f}",
+            f"{after.illegal:.3f}",
+        )
     return shown
 
 
@@ -274,24 +283,28 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-async def main(options: argparse.Namespace) -> list[Result]:
+def averaged(figures: Sequence[Figures]) -> Figures:
+    """The mean of each figure."""
+    return Figures(*(mean(column) for column in zip(*map(astuple, figures), strict=True)))
+
+
+async def main(options: argparse.Namespace, outer: Run) -> list[Result]:
     """Plays every arm and says what came of it."""
-    folder = Path(options.folder)
-    os.environ["AGENT_ENV_HUB"] = str(folder / "hub.db")
+    os.environ["AGENT_ENV_HUB"] = str(outer.folder / "hub.db")
     console = Console()
     runs = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
-    total = len(runs) * (options.updates * GAMES + 2 * (options.evaluated // 2 * 2))
+    total = len(runs) * (options.updates * GAMES + 2 * options.evaluated)
     began = time.monotonic()
-    with EpisodeStore(folder / "episodes.db") as store, rollout_progress(total) as progress:
-        async with policies_served(folder / "gateway") as place, agent():
-            trainer = Trainer(options, place, store, progress)
-            results = [await trainer.train(arm, seed) for arm, seed in runs]
+    with EpisodeStore(outer.episodes) as store, rollout_progress(total) as progress:
+        async with policies_served(outer.folder / "gateway") as place, agent():
+            trainer = Trainer(options, outer.folder, place, store, progress)
+            reached = [await trainer.train(arm, seed) for arm, seed in runs]
+    outer.finish()
     seconds = time.monotonic() - began
-    console.print(table(results))
-    curves = {TITLES[arm]: [result.curve for result in results if result.arm == arm] for arm in options.arms}
+    console.print(table(reached))
     plot_curves(
-        folder / "curve.png",
-        curves,
+        outer.folder / "curve.png",
+        {TITLES[arm]: [result.curve for result in reached if result.arm == arm] for arm in options.arms},
         title="One policy against its past versions",
         x_label="update against a past version",
         y_label="games won",
@@ -299,39 +312,43 @@ async def main(options: argparse.Namespace) -> list[Result]:
     )
     console.print(
         f"{progress.played} games ({progress.failed} failed) in {seconds:.0f} s, {progress.played / seconds:.0f} a "
-        f"second, all in {folder}"
+        f"second, all in {outer.folder}"
     )
-    return results
+    return reached
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line, and for `--resume` that of the start that it goes on with; makes the folder."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="with baselines, without")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each arm")
+    parser.add_argument("--warm", type=int, default=WARM, help="supervised steps that teach which moves can be made")
     parser.add_argument("--updates", type=int, default=UPDATES, help=f"updates a run, of {GAMES} games each")
-    parser.add_argument("--evaluated", type=int, default=1000, help="fresh games a figure")
+    parser.add_argument("--evaluated", type=int, default=1000, help="fresh games a figure, an even number")
     parser.add_argument("--runs", default="runs", help="where the results go")
     parser.add_argument(
-        "--resume", nargs="?", const="", metavar="FOLDER", help="go on where that run, or the last, was"
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with that run, or the last, as it was begun"
     )
     options = parser.parse_args(arguments)
+    if options.evaluated < 2 or options.evaluated % 2:
+        parser.error(f"--evaluated must be an even number, since seats are swapped, not {options.evaluated}")
+    return options
+
+
+def start(options: argparse.Namespace) -> tuple[argparse.Namespace, Run]:
+    """A new run, or the one to go on with and how that was begun."""
     if options.resume is None:
-        options.folder = str(Path(options.runs) / time.strftime("%Y-%m-%d_%H-%M-%S"))
-        Path(options.folder).mkdir(parents=True)
-        (Path(options.folder) / "options.json").write_text(json.dumps(vars(options)), "utf-8")
-        return options
-    begun = sorted(Path(options.resume or options.runs).glob("options.json" if options.resume else "*/options.json"))
-    if not begun:
-        parser.error(f"there is no run to go on with in {options.resume or options.runs!r}")
-    return argparse.Namespace(**{**json.loads(begun[-1].read_text("utf-8")), "folder": str(begun[-1].parent)})
+        return options, Run.create(options.runs, {"scenario": duel.name, "options": vars(options)})
+    run = Run.open(find_run(options.runs, options.resume or None).folder)
+    return argparse.Namespace(**run.about["options"]), run
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     collect_rarely()
-    given = parse()
+    given, outer = start(parse())
     try:
-        uvloop.run(main(given))
+        with outer:
+            uvloop.run(main(given, outer))
     except KeyboardInterrupt:
-        raise SystemExit(f"stopped; go on with: python train.py --resume {given.folder}") from None
+        raise SystemExit(f"stopped; go on with --resume {outer.folder}") from None
