@@ -40,7 +40,7 @@ from agent_env.gateway import RunHandle
 from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import Policy, Scenario, Seat, Team, collect, plot_curves, rollout
 from agent_env.training.exports.trl import episode_reward, trl_prompts, trl_rollout_func
-from agent_env.training.exports.trl_environment import trl_environment
+from agent_env.training.exports.trl_environment import PeerEnvironment, trl_environment
 from agent_env.training.place import policies_served
 from agent_env.training.pretrained import PretrainedLM, PretrainedTokenizer
 
@@ -69,9 +69,18 @@ delegation = Scenario(
 )
 
 
-def answered(completions: Sequence[Sequence[Mapping[str, Any]]], task: Sequence[str], **_: Any) -> list[float]:
-    """The reward where TRL is the manager: the last thing that it says is the answer."""
-    return [is_right(said[-1].get("content"), word) for said, word in zip(completions, task, strict=True)]
+def answered(
+    completions: Sequence[Sequence[Mapping[str, Any]]],
+    task: Sequence[str],
+    environments: Sequence[PeerEnvironment],
+    **_: Any,
+) -> list[float | None]:
+    """The reward where TRL is the manager: the last thing that it says is the answer. Where a specialist did not reply
+    there is none."""
+    return [
+        None if environment.failed else is_right(said[-1].get("content"), word)
+        for said, word, environment in zip(completions, task, environments, strict=True)
+    ]
 
 
 def is_right(answer: object, word: str) -> float:
@@ -276,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Result]:
         with agents("--explain"):
             for way in options.ways:
                 tokenizer = AutoTokenizer.from_pretrained(options.model)
-                train(way, options, options.model, tokenizer, Result(way, (0.0, 0.0)))
+                train(way, options, options.model, tokenizer, Result(way, (0.0, 0.0))).save_model()
         return []
     torch.set_num_threads(1)
     with agents():
