@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ RunPeer: TypeAlias = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def example(peer_python: Callable[[str], Path], tmp_path: Path) -> Example:
+def example(peer_python: Callable[[str], Path], tmp_path: Path) -> Iterator[Example]:
     """Runs a program of the example, and gives the folder of its run and what it printed."""
     metadata = tmp_path / "metadata" / "agent_env-0.dist-info"
     metadata.mkdir(parents=True)
@@ -47,7 +48,9 @@ def example(peer_python: Callable[[str], Path], tmp_path: Path) -> Example:
         found = [folder for folder in (tmp_path / "runs").glob("*") if (folder / "episodes.db").exists()]
         return (found[0] if found else tmp_path), ran.stdout
 
-    return run
+    yield run
+    # Checkpoints have gigabytes, which pytest would keep.
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)
 
 
 def test_a_team_on_a_real_model_is_evaluated_through_the_gateway_and_every_sampled_token_makes_a_row(
