@@ -65,7 +65,7 @@ def no_baseline(units: Sequence[Unit]) -> Credited:
 
 
 ARMS: Mapping[str, Callable[[], Credit]] = {"baselines": RoleBaseline, "none": lambda: no_baseline}
-TITLES = {"baselines": "baselines", "none": "none"}
+TITLES = {"baselines": "by role", "none": "none"}
 
 
 @dataclass(frozen=True)
@@ -104,30 +104,30 @@ class Trainer:
 
     async def train(self, arm: str, seed: int) -> Result:
         """One run of an arm, from where an earlier start left it: evaluates, learns, evaluates."""
-        self.progress.describe(f"{TITLES[arm]}, seed {seed}")
-        facts = {"arm": arm, "seed": seed}
+        self.progress.describe(f"baselines: {TITLES[arm]}, seed {seed}")
         folder = self.folder / f"{arm}-{seed}"
-        policies = fresh_policies(seed, self.options.warm)
-        if folder.exists():
-            run = Run.open(folder)
-            done = run.latest()
-            self.progress.skip(self.options.evaluated + (0 if done is None else done.update * GAMES))
+        if not folder.exists():
+            facts = {"arm": arm, "seed": seed}
+            about = {"scenario": duel.name, **facts, "before": asdict(await self.measure({**facts, "phase": "before"}))}
+            Run.create(self.folder, about, name=folder.name).close()
         else:
-            before = await self.measure(policies, seed, {**facts, "phase": "before"})
-            run = Run.create(folder.parent, {"scenario": "duel", **facts, "before": asdict(before)}, name=folder.name)
-        with run:
+            self.progress.skip(self.options.evaluated)
+        with Run.open(folder) as run:
+            reached = run.latest()
+            self.progress.skip(0 if reached is None else reached.update * GAMES)
             if "after" in run.about:
                 self.progress.skip(self.options.evaluated)
             else:
-                await self.learn(run, policies, {**facts, "phase": "training"})
-                run.about["after"] = asdict(await self.measure(policies, seed, {**facts, "phase": "after"}))
-                run.finish()
+                await self.learn(run)
             curve = [(1 + line["reward"][seat]) / 2 for line in run.curve() if (seat := taught(line["update"]))]
             return Result(arm, seed, Figures(**run.about["before"]), Figures(**run.about["after"]), curve)
 
-    async def learn(self, run: Run, policies: dict[str, Policy], facts: Mapping[str, object]) -> None:
-        """Plays by turns in the first seat against a past version, in the second against one, and in both."""
-        seed = run.about["seed"]
+    async def learn(self, run: Run) -> None:
+        """Plays by turns in the first seat against a past version, in the second against one, and in both; then
+        evaluates."""
+        facts = {name: run.about[name] for name in ("arm", "seed")}
+        seed = facts["seed"]
+        policies = fresh_policies(seed, self.options.warm)
 
         def seats(number: int) -> dict[str, Seat]:
             """Who plays in an update. Half of the past versions are the oldest, so that it is not forgotten."""
@@ -150,18 +150,24 @@ class Trainer:
             group_size=1,
             tasks_per_update=GAMES,
             concurrency=GAMES,
-            credit=ARMS[run.about["arm"]](),
+            credit=ARMS[facts["arm"]](),
             seed=seed,
             before=seats,
-            info=dict(facts),
+            info={**facts, "phase": "training"},
             progress=self.progress,
         )
         async with aclosing(loop):
             async for _ in loop:
                 pass
+        run.about["after"] = asdict(await self.measure({**facts, "phase": "after"}, policies["player"]))
+        run.finish()
 
-    async def measure(self, policies: Mapping[str, Policy], seed: int, facts: Mapping[str, object]) -> Figures:
-        """Plays fresh games against the frozen start: every position twice, seats swapped."""
+    async def measure(self, facts: Mapping[str, Any], player: Policy | None = None) -> Figures:
+        """Plays fresh games of the policy, or else of a fresh one, against the frozen start: every position twice, seats
+        swapped."""
+        seed = facts["seed"]
+        policies = fresh_policies(seed, self.options.warm)
+        policies["player"] = player or policies["player"]
         rng = Random(f"fresh {seed} {facts['phase']}")
         starts = [deal(rng) for _ in range(self.options.evaluated // 2)]
         played = {
@@ -169,7 +175,7 @@ class Trainer:
                 await evaluate(
                     replace(duel, seats={**duel.seats, OTHER[seat]: Seat(PLAYER, START, trainable=False)}),
                     starts,
-                    {name: policies[name] for name in ("player", START)},
+                    policies,
                     place=self.place,
                     store=self.store,
                     seed=seed,
@@ -261,7 +267,7 @@ def table(results: Sequence[Result]) -> Table:
         "illegal\nbefore",
         "illegal\nafter",
     ):
-        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
+        shown.add_column(name, justify="left" if name == "baselines" else "right", no_wrap=True)
     for arm in dict.fromkeys(result.arm for result in results):
         own = [result for result in results if result.arm == arm]
         before, after = averaged([result.before for result in own]), averaged([result.after for result in own])
@@ -304,7 +310,10 @@ async def main(options: argparse.Namespace, outer: Run) -> list[Result]:
     console.print(table(reached))
     plot_curves(
         outer.folder / "curve.png",
-        {TITLES[arm]: [result.curve for result in reached if result.arm == arm] for arm in options.arms},
+        {
+            f"baselines: {TITLES[arm]}": [result.curve for result in reached if result.arm == arm]
+            for arm in options.arms
+        },
         title="One policy against its past versions",
         x_label="update against a past version",
         y_label="games won",
