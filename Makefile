@@ -28,22 +28,19 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## Trains two served agents together, prints a table, writes a plot (8 minutes)
 	$(BIN)/python examples/multiagent/signals/train.py $(DEMO)
 
-# TRL and small language models want packages of their own, beside the product's. What is not there is passed over.
+# TRL and the small language model want packages that the product's own do not go with: a virtual environment each.
 EXAMPLES := examples/multiagent
-REQUIREMENTS := tests/peers/requirements
 
-.venvs/demo-%/.made: $(REQUIREMENTS)/%.txt
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --no-deps --requirement $<
-	$(@D)/bin/python -m pip install --quiet --no-deps -e .
+.venvs/%/.product: tests/peers/venvs.toml $(VENV)/.test
+	$$($(BIN)/python tests/peers/venvs.py $*) -m pip install --quiet --no-deps -e .
 	@touch $@
 
-demo-all: $(VENV)/.demo $(patsubst $(REQUIREMENTS)/%.txt,.venvs/demo-%/.made,$(wildcard $(REQUIREMENTS)/trl.txt $(REQUIREMENTS)/smollm.txt))  ## Runs every example in full, one after another
+demo-all: $(VENV)/.test .venvs/trl/.product .venvs/smollm/.product  ## Runs every example in full, one after another
 	$(BIN)/python $(EXAMPLES)/signals/train.py
 	$(BIN)/python $(EXAMPLES)/delegation/train.py
-	[ ! -e $(EXAMPLES)/duel/train.py ] || $(BIN)/python $(EXAMPLES)/duel/train.py
-	[ ! -e $(EXAMPLES)/trl/train.py ] || PYTHONPATH=.:cards:wrappers .venvs/demo-trl/bin/python $(EXAMPLES)/trl/train.py
-	[ ! -e $(EXAMPLES)/smollm/train.py ] || .venvs/demo-smollm/bin/python $(EXAMPLES)/smollm/train.py
+	$(BIN)/python $(EXAMPLES)/duel/train.py
+	.venvs/trl/bin/python $(EXAMPLES)/trl/train.py
+	.venvs/smollm/bin/python $(EXAMPLES)/smollm/train.py
 
 test: $(VENV)/.test  ## Runs all checks and tests (12 minutes at most)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
