@@ -46,7 +46,7 @@ test: $(VENV)/.test  ## Runs all checks and tests (12 minutes at most)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test
 
-test-peers: $(VENV)/.test  ## Runs the tests that need other projects' packages, each in a venv of its own
+test-peers: $(VENV)/.test  ## Runs the tests with other projects' packages, each in a venv of its own, and the long ones
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test-peers
 
 check: $(VENV)/.test  ## Runs the checks alone: style, types, arrows

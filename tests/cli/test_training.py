@@ -96,6 +96,7 @@ def stopped(cli: Any, kind: signal.Signals, *arguments: str, after: int) -> tupl
     return process.returncode, said
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("folder")
 def test_a_scenario_is_trained_stopped_gone_on_with_listed_and_drawn(cli: Any, folder: Path, here: Here) -> None:
     small = ("--group-size", "4", "--tasks-per-update", "4")
@@ -137,6 +138,7 @@ def test_a_scenario_is_trained_stopped_gone_on_with_listed_and_drawn(cli: Any, f
         assert len(episodes) >= 16 * wanted and all(summary.ok for summary in episodes.summaries())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("folder")
 def test_a_model_of_hugging_face_is_trained_by_an_adapter(cli: Any, folder: Path, hugging_face: Path) -> None:
     (folder / "tasks.jsonl").write_text('"day"\n\n"night"\n')

@@ -28,6 +28,8 @@ SEATS = ("manager", "ann", "bob", "eve")
 UPDATES, BATCH, EVALUATED = 8, 256, 48
 SECONDS = 200
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * SECONDS)]
+
 
 @dataclass
 class Played:
@@ -102,7 +104,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("agents", None)
 
 
-@pytest.mark.timeout(3 * SECONDS)
 def test_a_run_that_was_stopped_goes_on_and_its_curve_with_it(played: Played) -> None:
     assert f"stopped; go on with --resume {played.folder}" in played.stopped
     assert "Traceback" not in played.stopped
@@ -119,7 +120,6 @@ def test_a_run_that_was_stopped_goes_on_and_its_curve_with_it(played: Played) ->
     )
 
 
-@pytest.mark.timeout(3 * SECONDS)
 def test_the_manager_learns_whom_to_ask(played: Played) -> None:
     routed: dict[int, list[float]] = {}
     for episode in played.episodes:
@@ -129,7 +129,6 @@ def test_the_manager_learns_whom_to_ask(played: Played) -> None:
     assert 1 / 3 < first < 0.6 and last > first + 0.06
 
 
-@pytest.mark.timeout(3 * SECONDS)
 def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(played: Played) -> None:
     assert "(0 failed)" in played.shown
     for table, score in (("mean reward", "right"), ("how often the right specialist was asked", "routed")):
@@ -142,7 +141,6 @@ def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(
         assert [before, after, greedy_before, greedy_after] == shown and worst == after
 
 
-@pytest.mark.timeout(3 * SECONDS)
 def test_every_episode_is_on_disk_with_whom_the_manager_asked_and_what_it_made_of_it(
     played: Played, example: ModuleType
 ) -> None:
@@ -170,7 +168,6 @@ def test_every_episode_is_on_disk_with_whom_the_manager_asked_and_what_it_made_o
         assert values["routed"] == (example.EXPERTS[episode.task] == name[1:])
 
 
-@pytest.mark.timeout(3 * SECONDS)
 def test_each_policy_trains_on_its_own_turns_alone(played: Played) -> None:
     trained, fresh = played.policies("manager-0"), played.policies("fresh-0")
     assert trained["manager"].version == UPDATES and not same(trained["manager"], fresh["manager"])

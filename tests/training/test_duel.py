@@ -201,6 +201,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         return Played(folder, before, stopped, shown, list(kept.find()))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)
 def test_a_duel_that_was_stopped_goes_on_with_its_past_versions_and_baselines(played: Played) -> None:
     assert f"stopped; go on with --resume {played.folder}" in played.stopped
@@ -220,6 +221,7 @@ def test_a_duel_that_was_stopped_goes_on_with_its_past_versions_and_baselines(pl
     assert (played.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)
 def test_it_plays_in_each_seat_against_the_past_and_in_both_against_itself(played: Played) -> None:
     seen: dict[int, Counter[tuple[str, str]]] = {}
@@ -237,6 +239,7 @@ def test_it_plays_in_each_seat_against_the_past_and_in_both_against_itself(playe
             assert name.startswith("past-") == (own is not None and seat != own)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)
 def test_every_fresh_position_is_played_from_both_seats_against_the_frozen_start(played: Played) -> None:
     for phase in ("before", "after"):
