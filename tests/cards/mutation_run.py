@@ -96,7 +96,8 @@ def _failure(item: pytest.Item) -> str | None:
 def main(table: str, *tests: str) -> int:
     """Runs them all; returns 1 if the tests could not be collected."""
     mutation = Mutation(table)
-    options = ["-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
+    # Native tracebacks: pytest's own read the source of every frame, in which CPython 3.11 may fail (gh-106905).
+    options = ["-q", "-p", "no:cacheprovider", "--tb=native", f"--timeout={TEST_SECONDS}"]
     status = pytest.main([*options, *tests], plugins=[mutation])
     print()
     print(json.dumps({"killed": mutation.killed, "seconds": mutation.seconds, "unsound": mutation.unsound}))

@@ -95,6 +95,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module that trains."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.delitem(sys.modules, "agents", raising=False)  # the example's own, and not a package of that name
     spec = importlib.util.spec_from_file_location("delegation_train", EXAMPLE / "train.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -241,6 +241,7 @@ async def agent() -> AsyncGenerator[None, None]:
         env={**os.environ, STDIN_VARIABLE: "1"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C stops this process, and this process it
     )
     try:
         assert process.stdout is not None
