@@ -94,6 +94,7 @@ def export(
     """Exports episodes to a file, in the order of their arrival."""
     choice: Choice = {"run": run, "group": group, "ok": ok, "seat": seat, "limit": limit}
     with reported(as_json=as_json), _opened(source) as episodes:
+        from agent_env.episodes.sources import is_database
         from agent_env.errors import InvalidArguments
 
         if out is None:
@@ -105,6 +106,8 @@ def export(
         if out.exists() and episodes.path.samefile(out):
             raise InvalidArguments(f"{str(out)!r} is what is exported; name another file")
         form = format_of(to, out)
+        if form != "db" and out.exists() and is_database(out):
+            raise InvalidArguments(f"{str(out)!r} is a database, which {form} would replace; name another file")
         write = writer_of(form)
         written = _with_progress(episodes, choice, lambda chosen: write(chosen, out))
         if as_json:

@@ -114,12 +114,16 @@ def open_episodes(path: str | Path) -> EpisodeStore | EpisodeFile:
     Raises `ConfigurationError` where there are none, and for a folder with both kinds.
     """
     path = _file(Path(path))
+    return EpisodeStore(path, readonly=True) if is_database(path) else EpisodeFile(path)
+
+
+def is_database(path: Path) -> bool:
+    """Tells by its beginning whether a file is a database; raises `ConfigurationError` for one that cannot be read."""
     try:
         with path.open("rb") as file:
-            start = file.read(len(_SQLITE))
+            return file.read(len(_SQLITE)) == _SQLITE
     except OSError as error:
         raise ConfigurationError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
-    return EpisodeStore(path, readonly=True) if start == _SQLITE else EpisodeFile(path)
 
 
 def _file(path: Path) -> Path:

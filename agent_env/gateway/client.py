@@ -124,6 +124,7 @@ class RunHandle:
                 url,
                 json={"episodes": episodes},
                 headers=self._headers,
+                allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=_SECONDS),
             ) as response:
                 if response.status != 200:

@@ -34,7 +34,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdecimal() and int(declared) > limit:
         raise MessageTooLarge(f"the body has {declared} bytes; the gateway takes {limit}")
-    body: bytes = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -43,7 +43,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         if len(body) > limit:
             raise MessageTooLarge(f"the body has more than {limit} bytes, which is what the gateway takes")
         if not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 def parse(body: bytes, what: str = "the body must be JSON") -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,8 @@ _PASSED_BACK = (b"retry-after", b"x-request-id", b"request-id", b"x-should-retry
 _SHOWN_ERROR = 2000
 _TRIES = 3
 _PAUSE_SECONDS = 0.05
+_LAST_SECONDS = 5.0
+"""How long a caller that does not read may keep a call whose answer is whole, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +204,18 @@ class ModelCall:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
             self._record.response = self._record.response or whole.finish()
             await self._keep(error)
-            # The status is out already; clients raise what an error event tells.
-            await send({"type": "http.response.body", "body": self._dialect.broken(error), "more_body": True})
+            # The status is out already; clients raise what an error event tells. One that does not read is let go.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await send({"type": "http.response.body", "body": self._dialect.broken(error), "more_body": True})
+                    await send({"type": "http.response.body", "body": b""})
+            return
         except asyncio.CancelledError:
             self._record.response = self._record.response or whole.finish()
             raise
-        await send({"type": "http.response.body", "body": b""})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                await send({"type": "http.response.body", "body": b""})
 
     async def _relay(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
         """Passes a stream on as it comes. The record is on disk before its last event goes out."""

@@ -60,9 +60,11 @@ class RecentCalls:
         """Notes a call of a turn (`place`); gives it, and the id of the call that it repeats."""
         this = Try(call_id)
         if mark.key is not None:
-            earlier = self._tries.get((place, mark.key))
+            # With the body: a client that has one key for all it asks repeats nothing.
+            named = (place, mark.key, hash(body))
+            earlier = self._tries.get(named)
             repeats = earlier[-1].call_id if earlier is not None else None
-            self._note((place, mark.key), this)
+            self._note(named, this)
             return this, repeats
         text = hash(body)
         repeats = self._claim((place, text, mark.attempt - 1)) if mark.attempt else None

@@ -26,6 +26,7 @@ from agent_env.net.http import CONNECT_SECONDS, shown
 # Servers close idle connections (uvicorn after 5 s), and a request on a closing one cannot be repeated: ours go first.
 _KEEP_ALIVE_SECONDS = 4.0
 _MOST_WAITING = 1024 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
 """How many bytes of a reply wait here before the server has to."""
 
 _Origin: TypeAlias = tuple[str, int, bool]
@@ -181,6 +182,7 @@ class _Connection(asyncio.Protocol):
         self._reply: Reply | None = None
         self._held = False
         self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
         self._parser = httptools.HttpResponseParser(self)
 
     def send(self, url: str, request: bytes) -> Reply:
@@ -242,11 +244,18 @@ class _Connection(asyncio.Protocol):
             self.abort()  # a reply too many: whoever asked next would get it
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._reply is None or self._reply.status:
+            return  # a trailer, which is of no header of the next reply
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._fail(ProtocolError(f"its head has more than {_MAX_HEAD_BYTES} bytes"))
+            self.abort()
+            return
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        headers, self._headers = self._headers, {}
+        headers, self._headers, self._head_bytes = self._headers, {}, 0
         reply = self._reply
         if reply is None or status < 200:
             return  # an interim answer (RFC 9110 §15.2)

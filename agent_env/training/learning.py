@@ -78,7 +78,9 @@ def learn(
         indices = [index for index, row in enumerate(rows) if trainable[row.seat] is policy]
         groups = credited.report(indices)
         if groups.groups and not any(rows[index].advantage for index in indices):
-            log.warning(
+            # Equal rewards are what success looks like; attempts that nothing is compared with are a mistake.
+            log.log(
+                logging.WARNING if groups.singletons == groups.groups else logging.DEBUG,
                 "policy %r learns nothing from %d rows: of their %d groups %d have one attempt alone and %d got the same "
                 "throughout; play each task several times (group_size), or compare by other groups (credit)",
                 *(policy.name, len(indices), groups.groups, groups.singletons, groups.flat),

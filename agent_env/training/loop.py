@@ -148,6 +148,7 @@ async def training_loop(
                     run=await opened.run(played.seated(place.serve(policies, sampling))),
                     store=store,
                     group_size=group_size,
+                    batch=str(number),
                     concurrency=concurrency,
                     seconds=seconds,
                     seed=_seed(seed, number),

@@ -93,9 +93,11 @@ class Player:
             try:
                 async with limit:
                     result = await _awaited(self._scenario.play(team, job.task))
+                if self.stopping:
+                    raise asyncio.CancelledError  # it went on after it was stopped: it is not what would have come
                 if result is not None:
                     episode.info["result"] = _plain(result)
-            except Exception as error:  # noqa: BLE001 - a bad task is data, and the others go on
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a bad task is data, and the others go on
                 fail(episode, self._late() if limit.expired() else error)
             except asyncio.CancelledError as cancelled:
                 self._bear(cancelled)
@@ -106,7 +108,7 @@ class Player:
         given = len(episode.rewards)
         try:
             await self._scenario.apply_scores(episode, seconds=self._seconds)
-        except Exception as error:  # noqa: BLE001 - what cannot be scored is data, and the others go on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what cannot be scored is data, and others go on
             del episode.rewards[given:]  # half a score is none
             episode.fail(error, boundary="reward")
         except asyncio.CancelledError as cancelled:
@@ -212,7 +214,7 @@ async def _outcome(team: Team) -> AgentEnvError | None:
 
 def _plain(result: Any) -> Json:
     """The result as an episode can keep it; raises `ConfigurationError` for one that is no JSON."""
-    if type(result) in (str, int, bool):
+    if type(result) in (str, bool):
         return result
     try:
         json.dumps(result, allow_nan=False)

@@ -64,13 +64,18 @@ class Policy:
             return sample(self.model, prompts, self._generator)
 
     def update(self, rows: Sequence[Row]) -> UpdateStats | None:
-        """Learns from the policy's own rows, each with its advantage; None if it is frozen or there are none."""
+        """Learns from the policy's own rows, each with its advantage; None if it is frozen or there are none.
+
+        Rows of which none has an advantage leave the weights as they are: the entropy bonus alone, which Adam scales up
+        to whole steps, would lead away from what was learned.
+        """
         if not self.trainable:
             return None
         with self.lock:
             if self._optimizer is None:
                 self._optimizer = self._make_optimizer()
-            stats = train_step(self.model, self._optimizer, rows, self.settings)
+            teaching = any(row.advantage for row in rows)
+            stats = train_step(self.model, self._optimizer, rows, self.settings, step=teaching)
             if stats is not None:
                 self.version += 1
         return stats

@@ -40,6 +40,7 @@ async def rollout(
     run_id: str | None = None,
     finished: Finished = "skip",
     group_size: int = 1,
+    batch: str | None = None,
     concurrency: int = 64,
     seconds: float | None = 120.0,
     budget: int | None = None,
@@ -61,6 +62,7 @@ async def rollout(
     | `run` | the gateway's run: model calls of its seats go through it, and what other processes posted is added |
     | `store`, `run_id` | where episodes go, and the name under which a second start finds those of the first |
     | `finished` | what a second start does with episodes that the store has: "skip", "yield" them, or "retry" those that failed and skip the others |
+    | `batch` | begins the names of the groups, so that no group of another rollout has the same: a name or number of this one; default: one that is made up, or none where `run_id` tells them apart |
     | `concurrency` | how many episodes are played at a time; an agent that waits for another takes no further place |
     | `seconds`, `budget` | bounds of each episode: time, and calls |
     | `seed` | what the seeds of the episodes (`team.seed`) come from, with the numbers of task and sample |
@@ -69,7 +71,7 @@ async def rollout(
     | `progress` | shows a bar of its own, or goes on with one of `rollout_progress` |
 
     A task that fails gives an episode that is not ok, with the boundary that failed, and no reward; the others go on.
-    The episodes of a task share a `group`: the task's "id", or its number. `episode.info` has `index`, `sample` and
+    The episodes of a task share a `group`: that of the batch and the task's "id", or its number. `episode.info` has `index`, `sample` and
     `result`. At most `concurrency` episodes more are played than were taken.
 
     Leaving the loop, or cancelling it, ends the episodes that are being played: they are not stored, and a second
@@ -84,17 +86,17 @@ async def rollout(
     async with contextlib.AsyncExitStack() as stack:
         given = replace(given, seats=await stack.enter_async_context(wrapped(given.seats)))
         player = Player(given, run=run, run_id=run_id, seconds=seconds, budget=budget, info=info)
-        stream = _Stream(player, _jobs(tasks, group_size, seed, run_id), earlier, concurrency)
+        stream = _Stream(player, _jobs(tasks, group_size, seed, run_id, batch), earlier, concurrency)
         bar = progress if isinstance(progress, RolloutProgress) else None
         if progress is True:
             total = len(tasks) * group_size if isinstance(tasks, Sized) else None
             bar = stack.enter_context(rollout_progress(total))
             bar.describe(given.name)
         try:
-            while batch := await stream.next():
+            while ended := await stream.next():
                 if store is not None:
-                    store.append(episode for episode, fresh in batch if fresh)
-                for episode, fresh in batch:
+                    store.append(episode for episode, fresh in ended if fresh)
+                for episode, fresh in ended:
                     stream.take()
                     if bar is not None:
                         bar.add(episode, fresh=fresh)
@@ -242,10 +244,13 @@ class _Stream:
             self._fill()
 
 
-def _jobs(tasks: Iterable[Json], group_size: int, seed: int, run_id: str | None) -> Iterator[Job]:
+def _jobs(tasks: Iterable[Json], group_size: int, seed: int, run_id: str | None, batch: str | None) -> Iterator[Job]:
+    if batch is None:
+        batch = secrets.token_hex(4) if run_id is None else ""
     for index, task in enumerate(tasks):
         name: Any = task.get("id") if isinstance(task, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         group = str(name) if isinstance(name, str | int) else str(index)
+        group = f"{batch}.{group}" if batch else group
         text = "" if run_id is None else _text(task)
         for sample in range(group_size):
             chance = hashlib.sha256(f"{seed}/{index}/{sample}".encode()).digest()

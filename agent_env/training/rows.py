@@ -185,15 +185,18 @@ class _Cutter:
         origin = origin_of(episode)
         begun = len(self.rows)
         top: dict[str, float | None] = {}
+        # By the seat that sampled: an agent may make a call of one seat in the turn of another.
+        frozen = {trace.seat for trace in episode.traces if trace.trainable is False}
         for instance in instances:
             reward = None if reason else self._propagate(instance)
             why = reason or _unscored(reward)
-            found = self._cut(instance, origin, reward, why, retried) if self._wants(instance) else 0
+            found = self._cut(instance, origin, reward, why, retried) if self._wants(instance, frozen) else 0
             if reward is None or why:
                 continue
             root = instance.root
             if root.key not in top:
-                top[root.key] = reward if root is instance else self._propagate(root)
+                above = reward if root is instance else self._propagate(root)
+                top[root.key] = above if above is not None and math.isfinite(above) else None
             unit = _unit(instance, origin, reward, top[root.key])
             if found:
                 self.units += [
@@ -203,9 +206,10 @@ class _Cutter:
                 self.others.append(unit)
         _weigh(self.rows[begun:])
 
-    def _wants(self, instance: Instance) -> bool:
-        wanted = self._seats is None or instance.seat in self._seats
-        return wanted and instance.trace.trainable is not False
+    def _wants(self, instance: Instance, frozen: set[str | None]) -> bool:
+        if instance.seat in frozen or (instance.trace.seat is None and instance.trace.trainable is False):
+            return False
+        return self._seats is None or instance.seat in self._seats
 
     def _cut(self, instance: Instance, origin: str, reward: float | None, reason: str | None, retried: set[str]) -> int:
         """Makes the rows of an instance and says how many."""

@@ -52,12 +52,18 @@ class UpdateStats:
 
 
 def train_step(
-    model: LanguageModel, optimizer: torch.optim.Optimizer, rows: Sequence[Row], settings: Settings
+    model: LanguageModel,
+    optimizer: torch.optim.Optimizer,
+    rows: Sequence[Row],
+    settings: Settings,
+    *,
+    step: bool = True,
 ) -> UpdateStats | None:
     """Updates a model from its own rows, each with its advantage; None without rows.
 
     The loss of a batch is a mean over the sampled tokens or over the units, as `settings.average` says. Tokens are
     compared under the temperature at which they were sampled (that of a greedy one counts as 1, as its logprob does).
+    `step=False` only looks: it changes no weight.
     """
     if not rows:
         return None
@@ -75,7 +81,8 @@ def train_step(
                 f"the gradient's norm is {float(norm)}, so no weight was changed; look at the rows, or lower the learning "
                 f"rate of {settings.learning_rate}"
             )
-        optimizer.step()
+        if step:
+            optimizer.step()
         loss, entropy, clipped = sums.tolist()
         stats = UpdateStats(len(rows), count, loss, entropy, clipped / max(count, 1), float(norm))
     return stats

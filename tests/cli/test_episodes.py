@@ -164,6 +164,11 @@ def test_an_export_that_makes_no_sense_is_refused(cli: Command, tmp_path: Path) 
     before = (tmp_path / "e.jsonl").read_bytes()
     assert "is what is exported" in cli("export", "e.jsonl", "./e.jsonl", "--ok", code=1)
     assert (tmp_path / "e.jsonl").read_bytes() == before
+    cli("export", "e.jsonl", "e.db")
+    kept = (tmp_path / "e.db").read_bytes()
+    refused = " ".join(cli("export", "e.jsonl", "e.db", "--to", "verifiers", code=1).split())
+    assert "is a database, which verifiers would replace" in refused
+    assert (tmp_path / "e.db").read_bytes() == kept
     refused = " ".join(cli("export", "e.jsonl", "out", "--to", "smoke", code=1).split())
     assert "there is no format 'smoke'; --to takes jsonl, db" in refused
     assert "only lines go to standard output" in cli("export", "e.jsonl", "--to", "db", code=1)

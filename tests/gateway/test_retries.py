@@ -150,6 +150,13 @@ async def test_a_count_that_is_none_marks_nothing(count: str) -> None:
     assert mark_of({b"x-stainless-retry-count": count.encode()}) == Mark(0, None)
 
 
+def test_one_key_for_different_bodies_marks_no_retry() -> None:
+    """As a client has that sets the header once for all it asks."""
+    calls, place = RecentCalls(), ("e", "a", "t")
+    assert [calls.add(place, Mark(0, b"k"), body, "c")[1] for body in (b"x", b"y", b"z")] == [None, None, None]
+    assert calls.add(place, Mark(0, b"k"), b"x", "again")[1] == "c"
+
+
 def test_of_equal_calls_the_one_without_an_answer_is_repeated() -> None:
     calls, place = RecentCalls(), ("e", "a", "t")
     answered, _ = calls.add(place, Mark(0, None), b"x", "answered")

@@ -165,6 +165,20 @@ async def test_a_reply_that_is_none_is_told(pieces: list[bytes | None], error: t
         assert await ask(server) == (200, b"hi")
 
 
+async def test_the_trailers_of_a_reply_are_no_headers_of_the_next() -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nContent-Encoding: gzip\r\n\r\n"
+    async with serving([chunked], [OK]) as server:
+        assert await ask(server) == await ask(server) == (200, b"hi")
+        assert server.connections == 1
+
+
+async def test_a_head_without_end_is_given_up() -> None:
+    lines = [b"HTTP/1.1 200 OK\r\n", *[b"X-Filler: " + b"x" * 1000 + b"\r\n"] * 100]
+    async with serving([*lines], [OK]) as server:
+        with pytest.raises(ProtocolError, match="its head has more than 65536 bytes"):
+            await ask(server)
+
+
 async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     async with serving([OK + OK], [OK]) as server:
         assert await ask(server) == await ask(server) == (200, b"hi")

@@ -118,8 +118,8 @@ def test_propagation_says_what_is_compared() -> None:
     worker = Pupil("worker")
     learn({"worker": worker}, batch, propagation="judge")
     assert worker.advantages == pytest.approx([-1.0, 1.0], rel=1e-3)
-    learn({"worker": worker}, batch, propagation=lambda instance: float(instance.depth))
-    assert worker.advantages == [0.0, 0.0] and [row.reward for row in worker.lessons[-1]] == [1.0, 1.0]
+    rows, _, _ = credit_rows(batch, seats=["worker"], propagation=lambda instance: float(instance.depth))
+    assert [(row.advantage, row.reward) for row in rows] == [(0.0, 1.0), (0.0, 1.0)]
 
 
 def test_a_stale_tree_is_dropped_whole_or_kept_and_counted() -> None:
@@ -165,6 +165,19 @@ def test_any_function_of_units_is_a_strategy() -> None:
     assert worker.advantages == [0.0, 1.0, 2.0]
 
 
+def test_who_is_frozen_is_said_of_the_seat_that_sampled_and_not_of_the_turn_it_was_asked_in() -> None:
+    made = episode("e1", 1.0)
+    made.add([CallRecord("k9", "t0", "worker", "p", prompt_token_ids=[9], token_ids=[6], logprobs=[-1.0])])
+    for trace in made.traces:
+        trace.trainable = trace.seat != "manager"
+    rows, _, _ = credit_rows([made], seats=["worker"])
+    assert sorted(call for row in rows for call in row.calls) == ["k1", "k9"]
+    for trace in made.traces:
+        trace.trainable = trace.seat != "worker"
+    rows, _, _ = credit_rows([made])
+    assert [call for row in rows for call in row.calls] == ["k0"]
+
+
 def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
     worker = Pupil("worker")
     with caplog.at_level(logging.WARNING, "agent_env.training"):
@@ -173,6 +186,18 @@ def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) 
         learn({"worker": worker}, [episode("e1", 1.0), episode("e2", 0.0, group="1")])
     (record,) = caplog.records
     assert "learns nothing from 2 rows" in record.getMessage() and "2 have one attempt alone" in record.getMessage()
+
+
+def test_a_policy_is_not_changed_by_a_batch_in_which_all_did_equally_well(
+    tokenizer: WordTokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = Policy("worker", make_model(tokenizer, seed=1), tokenizer, seed=1)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        lessons = learn({"worker": policy}, [episode("e1", 1.0), episode("e2", 1.0)])
+    assert lessons.policies["worker"].groups.flat == 1
+    assert all(value.equal(before[name]) for name, value in policy.model.state_dict().items())
+    assert not caplog.records, "equal rewards are what success looks like"
 
 
 def test_a_real_policy_learns_which_word_is_rewarded(tokenizer: WordTokenizer) -> None:

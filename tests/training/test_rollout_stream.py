@@ -73,10 +73,16 @@ async def test_episodes_come_as_they_end_and_collected_in_the_order_of_the_tasks
     assert [(episode.task, episode.info["sample"]) for episode in episodes] == [
         (task, sample) for task in "cab" for sample in (0, 1)
     ]
-    assert [episode.group for episode in episodes] == ["0", "0", "1", "1", "2", "2"]
+    numbers = [str(episode.group).partition(".") for episode in episodes]
+    assert [number for _, _, number in numbers] == ["0", "0", "1", "1", "2", "2"]
+    assert len({batch for batch, _, _ in numbers}) == 1
+    again = await collect(rollout(same, "c"))
+    assert again[0].group not in {episode.group for episode in episodes}, "another rollout has groups of its own"
     assert len({episode.id for episode in episodes}) == 6
-    named = await collect(rollout(same, [{"id": "x7", "n": 1}, {"id": 12}, {"id": None}], info={"phase": "test"}))
-    assert [episode.group for episode in named] == ["x7", "12", "2"]
+    named = await collect(
+        rollout(same, [{"id": "x7", "n": 1}, {"id": 12}, {"id": None}], info={"phase": "test"}, batch="7")
+    )
+    assert [episode.group for episode in named] == ["7.x7", "7.12", "7.2"]
     assert named[0].info == {"phase": "test", "index": 0, "sample": 0, "result": {"id": "x7", "n": 1}}
     assert await collect(rollout(same, [])) == []
 

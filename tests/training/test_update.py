@@ -161,10 +161,11 @@ def test_by_units_it_does_not_matter_where_a_conversation_was_cut(tokenizer: Wor
 def test_the_entropy_bonus_alone_spreads_the_policy(tokenizer: WordTokenizer) -> None:
     model = make_model(tokenizer, seed=1)
     warm_start(model, tokenizer, lambda: ("boat", "zip"), steps=20, batch=8)
-    policy = Policy("A", model, tokenizer, settings=Settings(entropy=1.0, epochs=3))
+    policy = Policy("A", model, tokenizer)
     prompt = tokenizer.render([{"role": "user", "content": "boat"}])
     zip_row = row(prompt, tokenizer.encode("zip"), [logprob(policy, prompt, tokenizer.encode("zip"))], 0.0)
-    entropies = [policy.update([zip_row]) for _ in range(10)]
+    optimizer, settings = torch.optim.Adam(model.parameters(), lr=3e-3), Settings(entropy=1.0, epochs=3)
+    entropies = [train_step(model, optimizer, [zip_row], settings) for _ in range(10)]
     assert entropies[0] is not None and entropies[-1] is not None
     assert entropies[-1].entropy > entropies[0].entropy
 

@@ -1,0 +1,70 @@
+"""What a scenario may do to the rollout that plays it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from agent_env.episodes import Episode, EpisodeStore
+from agent_env.training import Team, collect, rollout
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_play_or_a_score_that_ends_its_program_is_a_failed_episode_and_the_others_go_on() -> None:
+    class Ending:
+        async def play(self, team: Team, task: str) -> str:
+            if task == "exit":
+                raise SystemExit(3)
+            return task
+
+        def score(self, episode: Episode) -> None:
+            if episode.task == "score":
+                raise SystemExit(4)
+
+    with anyio.fail_after(10):
+        episodes = await collect(rollout(Ending(), ["a", "exit", "score", "b"]))
+    assert [episode.ok for episode in episodes] == [True, False, False, True]
+    assert [episode.failures[0].code for episode in episodes[1:3]] == ["SystemExit", "SystemExit"]
+
+
+async def test_a_play_that_goes_on_after_it_was_stopped_is_played_again(tmp_path: Path) -> None:
+    begun = anyio.Event()
+
+    async def stubborn(team: Team, task: str) -> str:
+        if task == "fast":
+            return task
+        begun.set()
+        try:
+            await anyio.sleep(30)
+        except asyncio.CancelledError:  # as programs do that clean up and forget to raise
+            return "gave up"
+        return "slept"
+
+    async def quick(team: Team, task: str) -> str:
+        return task
+
+    with anyio.fail_after(20), EpisodeStore(tmp_path / "episodes.db") as store:
+        stream = cast("AsyncGenerator[Episode, None]", rollout(stubborn, ["fast", "slow"], store=store, run_id="r"))
+        async with aclosing(stream):
+            async for episode in stream:
+                assert episode.task == "fast"
+                await begun.wait()
+                break
+        assert [episode.task for episode in store.find()] == ["fast"]
+        again = await collect(rollout(quick, ["fast", "slow"], store=store, run_id="r"))
+        assert [(episode.task, episode.info["result"]) for episode in again] == [("slow", "slow")]
+
+
+async def test_a_number_that_json_cannot_hold_is_refused_in_its_own_episode() -> None:
+    async def huge(team: Team, task: int) -> Any:
+        return 10**5000 if task else 1
+
+    episodes = await collect(rollout(huge, [0, 1]))
+    assert [episode.ok for episode in episodes] == [True, False]
