@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 # Many servers are started and stopped; on a busy machine that takes a while.
-pytestmark = pytest.mark.timeout(560)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(560)]
 
 
 def test_no_mutant_of_a_clause_about_conversations_lives(kill_all: Callable[..., None]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 # Many servers are started and stopped; on a busy machine that takes a while.
-pytestmark = pytest.mark.timeout(560)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(560)]
 
 FACES = ("mcp", "mcp_gate", "a2a", "a2a_access", "a2a_tasks", "http")
 

@@ -25,7 +25,7 @@ from agent_env.training.pretrained import Lora, PretrainedLM, PretrainedTokenize
 from agent_env.training.sampling import Prompt
 from agent_env.training.update import token_logprobs
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

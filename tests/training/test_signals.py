@@ -18,7 +18,7 @@ from agent_env.episodes import Episode, open_episodes
 from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
 from agent_env.training import Policy, PolicyServer, WordTokenizer, make_model
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multiagent" / "signals"
 

@@ -29,6 +29,7 @@ FORMS: list[RuleOptions] = [
 ]
 
 pytestmark = [
+    pytest.mark.long,
     # What they say of every space but a Box, and of every observation but an array.
     pytest.mark.filterwarnings("ignore:(Observation|Action) space for each agent probably should be:UserWarning"),
     pytest.mark.filterwarnings("ignore:Observation is not a NumPy array:UserWarning"),
