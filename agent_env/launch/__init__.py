@@ -3,6 +3,7 @@
 from agent_env.launch.finder import find_or_launch
 from agent_env.launch.launcher import LAUNCH_SECONDS, LINGER_SECONDS, TRUST_VARIABLE, launch, log_directory
 from agent_env.launch.probe import answers
+from agent_env.launch.programs import agents_served
 from agent_env.launch.source import source_hash
 from agent_env.launch.spec import CommandLaunch, LaunchSpec, PythonLaunch, UrlLaunch, parse_launch, python_launch
 
@@ -14,6 +15,7 @@ __all__ = [
     "LaunchSpec",
     "PythonLaunch",
     "UrlLaunch",
+    "agents_served",
     "answers",
     "find_or_launch",
     "launch",

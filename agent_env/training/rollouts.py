@@ -71,8 +71,8 @@ async def rollout(
     | `progress` | shows a bar of its own, or goes on with one of `rollout_progress` |
 
     A task that fails gives an episode that is not ok, with the boundary that failed, and no reward; the others go on.
-    The episodes of a task share a `group`: that of the batch and the task's "id", or its number. `episode.info` has `index`, `sample` and
-    `result`. At most `concurrency` episodes more are played than were taken.
+    The episodes of a task share a `group`: the batch and the task's "id", or its number. `episode.info` has `index`,
+    `sample` and `result`. At most `concurrency` episodes more are played than were taken.
 
     Leaving the loop, or cancelling it, ends the episodes that are being played: they are not stored, and a second
     start plays them again, under ids of their own. Close a stream that is left early with `contextlib.aclosing` where

@@ -7,13 +7,11 @@ updates. Stop it with Ctrl-C, and go on with `python train.py --resume`.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import random
-import sys
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_env.episodes import Episode, EpisodeStore
+from agent_env.launch import agents_served
 from agent_env.net.garbage import collect_rarely
-from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import (
     Policy,
     Run,
@@ -86,6 +84,7 @@ KNOWN = 0.5  # the part of its facts that a fresh specialist knows
 HINT = 0.25  # how often a fresh manager has seen the right specialist be asked, and not just anyone
 
 SEATS = ("manager", *SPECIALISTS)
+AGENTS = Path(__file__).with_name("agents.py")
 ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none": ()}
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
 SETTINGS = {
@@ -247,35 +246,6 @@ def mean(episodes: Sequence[Episode], name: str) -> float:
     return sum(values) / len(values)
 
 
-@asynccontextmanager
-async def agents() -> AsyncGenerator[None, None]:
-    """Runs the agents, each in a process of its own, until the block ends; they also end when this process dies."""
-    program = str(Path(__file__).with_name("agents.py"))
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, program, seat),
-            env={**os.environ, STDIN_VARIABLE: "1"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C stops this process, and this process them
-        )
-        for seat in SEATS
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            # A served agent says where it is as soon as it can be called.
-            if not await asyncio.wait_for(process.stdout.readline(), 60):
-                raise SystemExit("an agent did not start; its error is above")
-        yield
-    finally:
-        for process in processes:
-            if process.returncode is None:
-                process.terminate()
-        for process in processes:
-            await process.wait()
-
-
 def table(title: str, runs: Mapping[tuple[str, int], Run], which: int) -> Table:
     """What each arm reached: the mean over its seeds, and its worst seed."""
     shown = Table(title=title, title_justify="left")
@@ -312,7 +282,7 @@ async def main(options: argparse.Namespace, outer: Run) -> dict[tuple[str, int],
     runs: dict[tuple[str, int], Run] = {}
     began = time.monotonic()
     with EpisodeStore(outer.episodes) as store, rollout_progress(total) as progress:
-        async with policies_served(folder / "gateway") as place, agents():
+        async with policies_served(folder / "gateway") as place, agents_served(AGENTS, *([seat] for seat in SEATS)):
             trainer = Trainer(options, folder, place, store, progress)
             for seed in range(options.seeds):
                 fresh = runs["fresh", seed] = await trainer.begin(seed)

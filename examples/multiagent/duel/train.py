@@ -6,14 +6,12 @@ Three processes: the player, the gateway, and this one, which holds the policies
 from __future__ import annotations
 
 import argparse
-import asyncio
 import copy
 import functools
 import os
-import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -26,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_env.episodes import Episode, EpisodeStore
+from agent_env.launch import agents_served
 from agent_env.net.garbage import collect_rarely
-from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import (
     Policy,
     RoleBaseline,
@@ -50,6 +48,7 @@ from agent_env.training.place import Place
 from agent_env.training.progress import RolloutProgress
 from agent_env.training.units import Unit
 
+AGENT = Path(__file__).with_name("agents.py")
 GAMES = 192  # an update
 PAST = 6  # updates from one past version to the next
 SETTINGS = Settings(learning_rate=6e-4, entropy=0.0, epochs=3)
@@ -233,28 +232,6 @@ def frozen(name: str, policy: Policy, seed: int) -> Policy:
     return Policy(name, copy.deepcopy(policy.model), policy.tokenizer, trainable=False, seed=seed + 1000)
 
 
-@asynccontextmanager
-async def agent() -> AsyncGenerator[None, None]:
-    """Runs the player in a process of its own until the block ends; it also ends when this process dies."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(Path(__file__).with_name("agents.py"))),
-        env={**os.environ, STDIN_VARIABLE: "1"},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C stops this process, and this process it
-    )
-    try:
-        assert process.stdout is not None
-        # A served agent says where it is as soon as it can be called.
-        if not await asyncio.wait_for(process.stdout.readline(), 60):
-            raise SystemExit("the player did not start; its error is above")
-        yield
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
 def table(results: Sequence[Result]) -> Table:
     """What each arm reached: means over its seeds, and its worst seed."""
     shown = Table(title="fresh games won against the frozen start", title_justify="left")
@@ -303,7 +280,7 @@ async def main(options: argparse.Namespace, outer: Run) -> list[Result]:
     total = len(runs) * (options.updates * GAMES + 2 * options.evaluated)
     began = time.monotonic()
     with EpisodeStore(outer.episodes) as store, rollout_progress(total) as progress:
-        async with policies_served(outer.folder / "gateway") as place, agent():
+        async with policies_served(outer.folder / "gateway") as place, agents_served(AGENT, []):
             trainer = Trainer(options, outer.folder, place, store, progress)
             reached = [await trainer.train(arm, seed) for arm, seed in runs]
     outer.finish()

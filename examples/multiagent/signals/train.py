@@ -6,14 +6,11 @@ Four processes: both agents, the gateway, and this one, which holds the policies
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
 import os
 import random
-import sys
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +23,8 @@ from rich.table import Table
 
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.gateway import GatewayProcess, RunHandle, SeatPolicy, launched, running
+from agent_env.launch import agents_served
 from agent_env.net.garbage import collect_rarely
-from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import (
     Policy,
     PolicyServer,
@@ -46,6 +43,7 @@ from agent_env.training import (
 from agent_env.training.progress import RolloutProgress
 
 SENDER = "signal-sender@1.0.0"
+AGENTS = Path(__file__).with_name("agents.py")
 SEATS = ("sender", "receiver")
 ARMS = {"both": SEATS, "A": ("sender",), "B": ("receiver",), "none": ()}
 NAMES = {"both": "both learn", "A": "only A", "B": "only B", "none": "neither"}
@@ -165,34 +163,6 @@ def mean(episodes: Sequence[Episode]) -> float:
     return sum(rewards) / len(rewards)
 
 
-@asynccontextmanager
-async def agents(*flags: str) -> AsyncGenerator[None, None]:
-    """Runs both agents, each in a process of its own, until the block ends; they also end when this process dies."""
-    program = str(Path(__file__).with_name("agents.py"))
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, program, seat, *flags),
-            env={**os.environ, STDIN_VARIABLE: "1"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        for seat in SEATS
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            # A served agent says where it is as soon as it can be called.
-            if not await asyncio.wait_for(process.stdout.readline(), 60):
-                raise SystemExit("an agent did not start; its error is above")
-        yield
-    finally:
-        for process in processes:
-            if process.returncode is None:
-                process.terminate()
-        for process in processes:
-            await process.wait()
-
-
 def table(results: Sequence[Result]) -> Table:
     """What each arm reached: the mean over its seeds, and its worst seed."""
     shown = Table(title=f"mean reward of fresh episodes (chance {CHANCE:.3f})", title_justify="left")
@@ -232,7 +202,9 @@ async def main(options: argparse.Namespace) -> list[Result]:
         total = len(results) * (options.updates * TASKS * GROUP + 4 * options.evaluated)
     began = time.monotonic()
     with EpisodeStore(folder / "episodes.db") as store, rollout_progress(total) as progress:
-        async with launched(folder / "gateway") as gateway, agents(*(["--explain"] if options.endpoint else [])):
+        flags = ["--explain"] if options.endpoint else []
+        agents = agents_served(AGENTS, *([seat, *flags] for seat in SEATS))
+        async with launched(folder / "gateway") as gateway, agents:
             player = Player(options, gateway, store, progress)
             if options.endpoint:
                 key = os.environ[options.key_variable] if options.key_variable else None

@@ -12,12 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headlines import SEATS, THINGS, agents, headlines, table
+from headlines import AGENTS, SEATS, THINGS, headlines, table
 from model import NAME, SAMPLING, llama_served
 from rich.console import Console
 
 from agent_env.episodes import EpisodeStore
 from agent_env.gateway import RunHandle, SeatPolicy, launched
+from agent_env.launch import agents_served
 from agent_env.training import collect, cut_rows, mean_rewards, rollout
 
 
@@ -30,7 +31,11 @@ async def main(options: argparse.Namespace) -> None:
     tasks = [THINGS[index % len(THINGS)] for index in range(options.episodes)]
     began = time.monotonic()
     with EpisodeStore(folder / "episodes.db") as store:
-        async with launched(folder / "gateway") as gateway, llama_served(options.concurrency) as endpoint, agents():
+        async with (
+            launched(folder / "gateway") as gateway,
+            llama_served(options.concurrency) as endpoint,
+            agents_served(AGENTS, *([seat] for seat in SEATS)),
+        ):
             seats = dict.fromkeys(SEATS, SeatPolicy(NAME, (endpoint,), settings=SAMPLING, version=0))
             async with await RunHandle.open(gateway.url, gateway.admin_token, seats, keep_journal=False) as run:
                 stream = rollout(headlines, tasks, run=run, store=store, concurrency=options.concurrency, progress=True)

@@ -1,21 +1,17 @@
-"""The scenario: a thing goes to the writer, a headline about it comes back; and the two agents, as processes."""
+"""The scenario: a thing goes to the writer, a headline about it comes back."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from agent_env.episodes import Episode
-from agent_env.net.serving import STDIN_VARIABLE
 from agent_env.training import Scenario, Seat, Team
 
+AGENTS = Path(__file__).with_name("agents.py")
 SEATS = ("writer", "editor")
 THINGS = ["cats", "rain", "bread", "the moon", "shoes", "fire", "milk", "horses", "books", "snow", "apples", "clocks"]
 BRIEF = {"writer": 10, "editor": 5}
@@ -45,34 +41,6 @@ def words_of(text: str) -> list[str]:
 headlines = Scenario(
     play, score, {"writer": Seat("smollm-writer@1.0.0", "writer"), "editor": Seat(policy="editor")}, "headlines"
 )
-
-
-@asynccontextmanager
-async def agents() -> AsyncGenerator[None, None]:
-    """Runs both agents, each in a process of its own, until the block ends; they also end when this process dies."""
-    program = str(Path(__file__).with_name("agents.py"))
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, program, seat),
-            env={**os.environ, STDIN_VARIABLE: "1"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        for seat in SEATS
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            # A served agent says where it is as soon as it can be called.
-            if not await asyncio.wait_for(process.stdout.readline(), 60):
-                raise SystemExit("an agent did not start; its error is above")
-        yield
-    finally:
-        for process in processes:
-            if process.returncode is None:
-                process.terminate()
-        for process in processes:
-            await process.wait()
 
 
 def table(title: str, episodes: Sequence[Episode]) -> Table:

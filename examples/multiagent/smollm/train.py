@@ -17,12 +17,13 @@ from contextlib import aclosing
 from pathlib import Path
 
 import torch
-from headlines import SEATS, THINGS, agents, headlines, table
+from headlines import AGENTS, SEATS, THINGS, headlines, table
 from model import NAME, THREADS, model_folder
 from rich.console import Console
 from safetensors.torch import load_file
 
 from agent_env.episodes import Episode, EpisodeStore
+from agent_env.launch import agents_served
 from agent_env.training import Policy, Settings, evaluate, load_pretrained, policies_served, training_loop
 from agent_env.training.checkpoints import Run, find_run
 
@@ -37,7 +38,7 @@ async def main(options: argparse.Namespace, run: Run) -> None:
     began = time.monotonic()
     folder = await asyncio.to_thread(model_folder, Path(options.model))
     with EpisodeStore(run.episodes) as store:
-        async with agents():
+        async with agents_served(AGENTS, *([seat] for seat in SEATS)):
             await train(options, run, store, folder, console)
             # What plays from here on comes from the disk; what was trained, two gigabytes a seat, makes room for it.
             gc.collect()
