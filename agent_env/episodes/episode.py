@@ -13,9 +13,11 @@ from agent_env.episodes.records import (
     Json,
     RewardRecord,
     TurnRecord,
+    items,
     read,
     record_from_json,
     record_id,
+    shown,
     written,
 )
 from agent_env.errors import (
@@ -117,7 +119,7 @@ class Trace:
         """Reads what `to_json` wrote, or an earlier release (`agent`, `seat` and `session` as text); raises
         `ProtocolError`."""
         if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ProtocolError(f"a trace is a JSON object, not {value!r:.80}")
+            raise ProtocolError(f"a trace is a JSON object, not {shown(value)}")
         known: dict[str, Json] = {"agent": None, "seat": None, "session": None, **value}
         agent = known["agent"]
         if isinstance(agent, Mapping):
@@ -125,8 +127,8 @@ class Trace:
             known |= {"agent": said.get("release"), "seat": said.get("name"), "trainable": said.get("trainable")}
             known["session"] = value.get("id")
         trace = read(cls, known)
-        trace.turns = [TurnRecord.from_json(turn) for turn in value.get("turns", ())]
-        trace.calls = [CallRecord.from_json(call) for call in value.get("calls", ())]
+        trace.turns = [TurnRecord.from_json(turn) for turn in items(value, "turns", of=cls.kind)]
+        trace.calls = [CallRecord.from_json(call) for call in items(value, "calls", of=cls.kind)]
         return trace
 
 
@@ -232,7 +234,8 @@ class Episode:
     def score(
         self, name: str, value: float | None, *, seat: str | None = None, weight: float = 1.0, source: str = "env"
     ) -> None:
-        """Adds a named reward, for one seat or (by default) for the whole team."""
+        """Adds a named reward, for one seat or (by default) for the whole team; raises `InvalidArguments` for one
+        that is not finite."""
         target: Literal["seat", "episode"] = "episode" if seat is None else "seat"
         self.rewards.append(RewardRecord(name, value, weight, source, target, seat, self.id))
 
@@ -296,15 +299,15 @@ class Episode:
     def from_json(cls, value: Mapping[str, Json]) -> Episode:
         """Reads what `to_json` wrote, or an earlier release (`failures` for `errors`); raises `ProtocolError`."""
         if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ProtocolError(f"an episode is a JSON object, not {value!r:.80}")
+            raise ProtocolError(f"an episode is a JSON object, not {shown(value)}")
         if value.get("kind") != cls.kind:
-            raise ProtocolError(f"an episode has the kind {cls.kind!r}, not {value.get('kind')!r}")
+            raise ProtocolError(f"an episode has the kind {cls.kind!r}, not {shown(value.get('kind'))}")
         episode = read(cls, value)
-        errors = value["errors"] if "errors" in value else value.get("failures", ())
-        episode.failures = [Failure.from_json(failure) for failure in errors]
-        episode.traces = [Trace.from_json(trace) for trace in value.get("traces", ())]
-        episode.edges = [EdgeRecord.from_json(edge) for edge in value.get("edges", ())]
-        episode.rewards = [RewardRecord.from_json(reward) for reward in value.get("rewards", ())]
+        errors = "errors" if "errors" in value else "failures"
+        episode.failures = [Failure.from_json(failure) for failure in items(value, errors, of=cls.kind)]
+        episode.traces = [Trace.from_json(trace) for trace in items(value, "traces", of=cls.kind)]
+        episode.edges = [EdgeRecord.from_json(edge) for edge in items(value, "edges", of=cls.kind)]
+        episode.rewards = [RewardRecord.from_json(reward) for reward in items(value, "rewards", of=cls.kind)]
         return episode
 
     def _trace(self, agent: str | None, seat: str | None, session: str | None) -> Trace:

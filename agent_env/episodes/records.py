@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from agent_env.errors import ProtocolError
+from agent_env.errors import InvalidArguments, ProtocolError
 
 Json: TypeAlias = Any
 """A value that `json.dumps` accepts."""
@@ -175,7 +176,10 @@ Target: TypeAlias = Literal["episode", "seat", "trace", "call"]
 
 @dataclass(slots=True)
 class RewardRecord:
-    """One score: of the episode, a seat, a trace (by its session) or a call; `value` None says scoring did not run."""
+    """One score: of the episode, a seat, a trace (by its session) or a call; `value` None says scoring did not run.
+
+    Raises `InvalidArguments` for a value or a weight that is not finite.
+    """
 
     kind: ClassVar[str] = "reward"
 
@@ -187,6 +191,14 @@ class RewardRecord:
     target_id: str | None = None
     episode: str | None = None
     detail: Json = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("value", self.value), ("weight", self.weight)):
+            if isinstance(number, int | float) and not finite(number):
+                raise InvalidArguments(
+                    f"the {name} of the reward {self.name!r} must be a finite number, not {shown(number)}; a reward "
+                    f"that nobody can tell is None"
+                )
 
     def to_json(self) -> dict[str, Json]:
         """The record as JSON, its kind first."""
@@ -208,10 +220,12 @@ RECORD_KINDS: Mapping[str, type[TurnRecord | EdgeRecord | CallRecord | RewardRec
 def record_from_json(value: Mapping[str, Json]) -> AnyRecord:
     """Reads a record of any kind by its `kind`; raises `ProtocolError` for one that is unknown, incomplete or of fields
     that are not of their types."""
-    kind = RECORD_KINDS.get(str(value.get("kind")))
+    if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ProtocolError(f"a record is a JSON object, not {shown(value)}")
+    said = value.get("kind")
+    kind = RECORD_KINDS.get(said) if isinstance(said, str) else None
     if kind is None:
-        known = ", ".join(RECORD_KINDS)
-        raise ProtocolError(f"a record has the kind {value.get('kind')!r}; the kinds are {known}")
+        raise ProtocolError(f"a record has the kind {shown(said)}; the kinds are {', '.join(RECORD_KINDS)}")
     return read(kind, value)
 
 
@@ -236,16 +250,18 @@ def read(kind: type[R], value: Mapping[str, Json]) -> R:
     """Makes a record of the fields that are there; raises `ProtocolError` when one that it needs is not, or when one
     is not of its type."""
     if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ProtocolError(f"a {_name(kind)!r} record is a JSON object, not {value!r:.80}")
+        raise ProtocolError(f"a {_name(kind)!r} record is a JSON object, not {shown(value)}")
     names: tuple[str, ...] = cast(Any, kind).__match_args__
+    given = {name: value[name] for name in names if name in value}
+    for name, plain, fits, wanted in _checks(cast(Any, kind)):
+        if name in given and type(given[name]) not in plain and not fits(given[name]):
+            raise _misfit(kind, name, wanted, given[name])
     try:
-        record = kind(**{name: value[name] for name in names if name in value})
+        return kind(**given)
     except TypeError:
         needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
         missing = [name for name in needed if name not in value]
         raise ProtocolError(f"a {_name(kind)!r} record lacks {', '.join(missing)}", missing=missing) from None
-    check_fields(record)
-    return record
 
 
 def check_fields(record: Any) -> None:
@@ -254,7 +270,37 @@ def check_fields(record: Any) -> None:
     for name, plain, fits, wanted in _checks(kind):
         value = getattr(record, name)
         if type(value) not in plain and not fits(value):
-            raise ProtocolError(f"the field {name!r} of a {_name(kind)!r} record must be {wanted}, not {value!r:.80}")
+            raise _misfit(kind, name, wanted, value)
+
+
+def items(value: Mapping[str, Json], name: str, *, of: str) -> list[Json]:
+    """The list in a field, empty where there is none; raises `ProtocolError` for anything else."""
+    found = value.get(name, [])
+    if not isinstance(found, list | tuple):
+        raise ProtocolError(f"the field {name!r} of a {of!r} record must be list, not {shown(found)}")
+    return list(cast(list[Json], found))
+
+
+def finite(value: float) -> bool:
+    """Whether a number is one that a float holds, neither infinite nor none at all."""
+    try:
+        return isfinite(value)
+    except OverflowError:
+        return False
+
+
+def shown(value: Json) -> str:
+    """The beginning of a value, for a message about it."""
+    try:
+        return f"{value!r:.80}"
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} that is too large to show"
+
+
+def _misfit(kind: type[Any], name: str, wanted: str, value: Any) -> ProtocolError:
+    if isinstance(value, int | float) and not finite(value) and "float" in wanted:
+        wanted = f"finite ({wanted})"
+    return ProtocolError(f"the field {name!r} of a {_name(kind)!r} record must be {wanted}, not {shown(value)}")
 
 
 _Fits: TypeAlias = Callable[[Any], bool]
@@ -276,7 +322,8 @@ def _plain(hint: Any) -> frozenset[Any]:
         return frozenset[Any]().union(*map(_plain, get_args(hint)))
     if get_origin(hint) is dict:
         return frozenset({dict})
-    return frozenset({int, float} if hint is float else {hint} if isinstance(hint, type) else ())
+    # A float may be none, or infinite, and an int too large for one: each is looked at.
+    return frozenset({hint} if isinstance(hint, type) and hint is not float else ())
 
 
 def _fitting(hint: Any) -> _Fits:
@@ -287,13 +334,30 @@ def _fitting(hint: Any) -> _Fits:
         return lambda value: any(fits(value) for fits in parts)
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in arguments
-    if origin is list and arguments[0] in (int, float):
-        plain = {int, arguments[0]}
-        return lambda value: isinstance(value, list) and set(map(type, value)) <= plain
-    if hint in (int, float):
-        numbers = (int, hint)
-        return lambda value: isinstance(value, numbers) and not isinstance(value, bool)
+    if origin is list and arguments[0] is int:
+        return lambda value: isinstance(value, list) and set(map(type, value)) <= {int}
+    if origin is list and arguments[0] is float:
+        return _are_floats
+    if origin is list and arguments[0] is str:
+        return lambda value: isinstance(value, list) and _all_of(str, value)
+    if hint is float:
+        return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and finite(value)
+    if hint is int:
+        return lambda value: isinstance(value, int) and not isinstance(value, bool)
     return lambda value: isinstance(value, origin or hint)
+
+
+def _all_of(kind: type[Any], values: list[Any]) -> bool:
+    return all(isinstance(one, kind) for one in values)
+
+
+def _are_floats(values: Any) -> bool:
+    """Numbers, of which logprobs may be infinite: rows leave those out, and say so."""
+    if not isinstance(values, list):
+        return False
+    found: list[Any] = values
+    kinds = set(map(type, found))
+    return kinds <= {int, float} and (int not in kinds or all(finite(one) for one in found if type(one) is int))
 
 
 def _name(kind: type[Any]) -> str:

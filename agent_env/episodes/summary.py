@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from agent_env.episodes.episode import Episode, Failure
-from agent_env.episodes.records import Json, RewardRecord, read, written
+from agent_env.episodes.records import Json, RewardRecord, items, read, shown, written
 from agent_env.errors import ProtocolError
 
 
@@ -70,8 +70,8 @@ class EpisodeSummary:
     def from_json(cls, value: Mapping[str, Json]) -> EpisodeSummary:
         """Reads what `to_json` wrote; raises `ProtocolError`."""
         if not isinstance(value, Mapping) or value.get("kind") != cls.kind:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ProtocolError(f"a summary is a JSON object of the kind {cls.kind!r}, not {value!r:.80}")
+            raise ProtocolError(f"a summary is a JSON object of the kind {cls.kind!r}, not {shown(value)}")
         summary = read(cls, value)
-        summary.failures = [Failure.from_json(failure) for failure in value.get("errors", ())]
-        summary.rewards = [RewardRecord.from_json(reward) for reward in value.get("rewards", ())]
+        summary.failures = [Failure.from_json(failure) for failure in items(value, "errors", of=cls.kind)]
+        summary.rewards = [RewardRecord.from_json(reward) for reward in items(value, "rewards", of=cls.kind)]
         return summary

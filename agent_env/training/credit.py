@@ -11,7 +11,8 @@
 
 No comparison mixes seats. In each, an (episode, seat) or an instance counts once, however many rows it was cut into;
 the rows all get its advantage. A unit that is alone has nothing to be compared with: its advantage is 0, and the report
-counts it, as it counts groups that all got the same.
+counts it, as it counts groups that all got the same. Of finite rewards come finite advantages, however large they are:
+one beyond what a float holds is the largest that it does.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import isfinite
 from typing import TypeAlias
 
 from agent_env.errors import ConfigurationError
+from agent_env.training.averages import Spread, bounded, mean
 from agent_env.training.units import Unit
 
 _TINY = 1e-4
@@ -112,7 +114,7 @@ def per_prompt(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     overall = {seat: mean(list(values.values())) for seat, values in means.items()}
     for index, unit in enumerate(units):
         if credited.groups[index] in credited.singletons:
-            credited.advantages[index] = unit.reward - overall[unit.seat]
+            credited.advantages[index] = bounded(unit.reward - overall[unit.seat])
     return credited
 
 
@@ -129,11 +131,11 @@ def difference(units: Sequence[Unit]) -> Credited:
         sizes[one.group].add(one.once)
     for index, unit in enumerate(units):
         if unit.without is not None:
-            credited.advantages[index] = unit.reward - unit.without
+            credited.advantages[index] = bounded(unit.reward - unit.without)
         else:
             # The distance from the mean of the n - 1 others is n / (n - 1) of that from the mean of all n.
             size = len(sizes[compared[index].group])
-            credited.advantages[index] *= size / max(1, size - 1)
+            credited.advantages[index] = bounded(credited.advantages[index] * (size / max(1, size - 1)))
     return credited
 
 
@@ -157,6 +159,8 @@ class RoleBaseline:
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay < 1.0:
             raise ConfigurationError(f"the decay of a baseline is at least 0 and below 1, not {self.decay!r}")
+        if not all(map(isfinite, (self.start, *self.values.values()))):
+            raise ConfigurationError(f"a baseline starts from finite numbers, not {self.start!r} and {self.values!r}")
 
     def __call__(self, units: Sequence[Unit]) -> Credited:
         """Scores the units, in their order, and moves the averages."""
@@ -167,8 +171,8 @@ class RoleBaseline:
         for (episode, role), values in rewards.items():
             average = self.values.get(role, self.start)
             before[episode, role] = average
-            self.values[role] = self.decay * average + (1.0 - self.decay) * mean(values)
-        advantages = [unit.reward - before[unit.episode, unit.role] for unit in units]
+            self.values[role] = bounded(self.decay * average + (1.0 - self.decay) * mean(values))
+        advantages = [bounded(unit.reward - before[unit.episode, unit.role]) for unit in units]
         return Credited(advantages, [None] * len(units))
 
 
@@ -215,13 +219,8 @@ def group_advantages(
     overall = mean(rewards) if rewards else 0.0
     for index, reward in enumerate(rewards):
         if credited.groups[index] in credited.singletons:
-            credited.advantages[index] = reward - overall
+            credited.advantages[index] = bounded(reward - overall)
     return credited.advantages, credited.report()
-
-
-def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean; raises `ZeroDivisionError` for no values."""
-    return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +245,7 @@ def _compare(compared: Sequence[_Compared], *, normalise: bool) -> Credited:
         if one.group is not None:
             members[one.group][one.once].append(one.reward)
     credited = Credited([0.0] * len(compared), [one.group for one in compared])
-    scales: dict[Hashable, tuple[float, float]] = {}
+    spreads: dict[Hashable, Spread] = {}
     for group, counted in members.items():
         values = [mean(rewards) for rewards in counted.values()]
         if len(values) == 1:
@@ -254,11 +253,8 @@ def _compare(compared: Sequence[_Compared], *, normalise: bool) -> Credited:
         elif min(values) == max(values):
             credited.flat.add(group)
         else:
-            middle = mean(values)
-            spread = sqrt(mean([(value - middle) ** 2 for value in values]))
-            scales[group] = middle, spread + _TINY if normalise else 1.0
+            spreads[group] = Spread(values, normalise=normalise, least=_TINY)
     for index, one in enumerate(compared):
-        if one.group in scales:
-            middle, scale = scales[one.group]
-            credited.advantages[index] = (one.reward - middle) / scale
+        if one.group in spreads:
+            credited.advantages[index] = spreads[one.group].distance(one.reward)
     return credited

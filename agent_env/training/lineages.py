@@ -8,10 +8,11 @@ prompt, however many calls there are: the whole work is linear in the tokens tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent_env.episodes import CallRecord
+from agent_env.episodes.attempts import in_order
 
 _TRIED = 2
 
@@ -35,7 +36,7 @@ def thread_calls(calls: Iterable[CallRecord]) -> list[Thread]:
     """
     threads: list[Thread] = []
     tree = _Tree()
-    for call in sorted(calls, key=_began):
+    for call in in_order(calls):
         assert call.prompt_token_ids is not None and call.token_ids is not None
         node, parents = tree.insert(call.prompt_token_ids, call.token_ids)
         thread: Thread | None = None
@@ -47,38 +48,6 @@ def thread_calls(calls: Iterable[CallRecord]) -> list[Thread]:
             threads.append(thread)
         node.ends.append(_End(thread, call))
     return threads
-
-
-def retried_calls(calls: Sequence[CallRecord]) -> set[str]:
-    """The ids of answered calls that were repeated by a later one, as `retry_of` marks it.
-
-    Of all attempts at one call the last that was answered is what the agent went on with. Equal prompts are no mark:
-    two agents may well ask the same.
-    """
-    first = {call.call_id: call.call_id for call in calls}
-
-    def find(name: str) -> str:
-        while first[name] != name:
-            first[name] = first[first[name]]
-            name = first[name]
-        return name
-
-    marked = [call for call in calls if call.retry_of is not None and call.retry_of in first]
-    if not marked:
-        return set()
-    for call in marked:
-        assert call.retry_of is not None
-        first[find(call.call_id)] = find(call.retry_of)
-    answered: dict[str, list[CallRecord]] = {}
-    for call in sorted(calls, key=_began):
-        if call.status == "ok":
-            answered.setdefault(find(call.call_id), []).append(call)
-    return {call.call_id for attempts in answered.values() for call in attempts[:-1]}
-
-
-def _began(call: CallRecord) -> tuple[float, int]:
-    # Calls of one instant, or whose times nobody told, are ordered by length: what continues is longer.
-    return call.started or 0.0, len(call.prompt_token_ids or ()) + len(call.token_ids or ())
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from agent_env.episodes import RewardRecord
 from agent_env.errors import ConfigurationError
+from agent_env.training.averages import mean
 from agent_env.training.units import Instance
 
 Propagation: TypeAlias = Callable[[Instance], float | None]
@@ -57,7 +58,7 @@ def judge(instance: Instance) -> float | None:
 def without(instance: Instance) -> float | None:
     """What the team would have got without the instance, the mean of all scores that say so; None if none does."""
     values = [reward.value for reward in instance.rewards if reward.source == DIFFERENCE and reward.value is not None]
-    return sum(values) / len(values) if values else None
+    return mean(values) if values else None
 
 
 PROPAGATIONS: Mapping[str, Propagation] = {"team": team, "discounted": discounted, "own": own, "judge": judge}

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from agent_env.episodes import CallRecord, Episode
+from agent_env.episodes.attempts import replaced_calls
+from agent_env.episodes.records import finite
 from agent_env.errors import ConfigurationError
-from agent_env.training.lineages import Thread, retried_calls, thread_calls
+from agent_env.training.lineages import Thread, thread_calls
 from agent_env.training.propagation import Propagation, propagation_of, without
 from agent_env.training.units import Instance, Unit, instances_of, origin_of
 
@@ -181,7 +183,7 @@ class _Cutter:
         elif reason is None:
             self._taken.add(episode.id)
         instances = instances_of(episode)
-        retried = retried_calls([call for instance in instances for call in instance.calls])
+        retried = {name for trace in episode.traces for name in replaced_calls(trace.calls)}
         origin = origin_of(episode)
         begun = len(self.rows)
         top: dict[str, float | None] = {}
@@ -196,7 +198,7 @@ class _Cutter:
             root = instance.root
             if root.key not in top:
                 above = reward if root is instance else self._propagate(root)
-                top[root.key] = above if above is not None and math.isfinite(above) else None
+                top[root.key] = above if above is not None and finite(above) else None
             unit = _unit(instance, origin, reward, top[root.key])
             if found:
                 self.units += [
@@ -267,7 +269,7 @@ def _unit(instance: Instance, origin: str, reward: float, root_reward: float | N
 def _unscored(reward: float | None) -> str | None:
     if reward is None:
         return "not scored"
-    return None if math.isfinite(reward) else "reward not finite"
+    return None if finite(reward) else "reward not finite"
 
 
 def _unfit(call: CallRecord) -> str | None:

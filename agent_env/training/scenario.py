@@ -6,10 +6,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from agent_env.episodes import Episode
+from agent_env.episodes.records import finite, shown
 from agent_env.errors import ConfigurationError, DeadlineExceeded, InvalidArguments
 
 if TYPE_CHECKING:
@@ -156,14 +156,17 @@ class Scenario:
                 raise InvalidArguments(f"score must return {{name: value}} for the seat {seat!r}, not {rewards!r:.100}")
             for name, given in rewards.items():
                 value, weight = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
-                episode.score(
-                    name, None if value is None else _number(name, value), seat=whose, weight=_number(name, weight)
-                )
+                number, factor = None if value is None else _number(name, value), _number(name, weight)
+                if number is not None and not finite(number * factor):
+                    raise InvalidArguments(
+                        f"the reward {name!r} of {number!r} times its weight {factor!r} is more than a number holds"
+                    )
+                episode.score(name, number, seat=whose, weight=factor)
 
 
 def _number(name: str, value: Any) -> float:
-    if not isinstance(value, int | float) or not isfinite(value):
+    if not isinstance(value, int | float) or not finite(value):
         raise InvalidArguments(
-            f"the reward {name!r} must be a finite number, None, or (value, weight), not {value!r:.100}"
+            f"the reward {name!r} must be a finite number, None, or (value, weight), not {shown(value)}"
         )
     return float(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,14 @@ def test_what_failed_and_what_a_retry_replaced_is_left_out() -> None:
         CallRecord("k4", "t1", "ann", "M", started=4.0),
     )
     assert shape(nodes) == [(None, "a", False), (0, "y", True)]
+    # An attempt that failed takes nobody's place, and the last that was answered takes that of all before it.
+    failed = chat("k2", [user("a")], assistant("y"), started=2.0, retry_of="k1", status="upstream_error")
+    first, last = (
+        chat("k1", [user("a")], assistant("x"), started=1.0),
+        chat("k3", [user("a")], assistant("z"), started=3.0),
+    )
+    assert shape(graph(first, failed)) == [(None, "a", False), (0, "x", True)]
+    assert shape(graph(first, failed, replace(last, retry_of="k2"))) == [(None, "a", False), (0, "z", True)]
 
 
 def test_tool_calls_come_back_as_they_were_answered() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -21,7 +22,7 @@ from agent_env.episodes import (
     render_tree,
 )
 from agent_env.episodes.records import record_id
-from agent_env.errors import ProtocolError
+from agent_env.errors import InvalidArguments, ProtocolError
 
 text = st.text(max_size=12)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -119,13 +120,20 @@ CALL = CallRecord("k1", "c1", "solver", "policy").to_json()
         (CALL, "logprobs", [-1.0, None], "list[float] | None"),
         (CALL, "stream", 1, "bool"),
         (CALL, "http_status", 200.5, "int | None"),
+        (CALL, "temperature", float("nan"), "finite (float | None)"),
+        (CALL, "logprobs", [-1, 10**400], "list[float] | None"),
+        (TURN, "reward", float("inf"), "finite (float | None)"),
+        (TURN, "reward", 10**400, "finite (float | None)"),
+        (TURN, "started", float("-inf"), "finite (float | None)"),
+        (RewardRecord("x").to_json(), "value", float("nan"), "finite (float | None)"),
+        (RewardRecord("x").to_json(), "weight", float("inf"), "finite (float)"),
         (RewardRecord("x").to_json(), "target", "moon", "Target"),
         (RewardRecord("x").to_json(), "target", ["seat"], "Target"),
         (EdgeRecord("x1", "b@1.0.0").to_json(), "callee_call_id", {}, "str | None"),
     ],
 )
 def test_a_field_that_is_not_of_its_type_is_named(wire: dict[str, Any], field: str, value: Any, wanted: str) -> None:
-    told = re.escape(f"the field {field!r} of a {wire['kind']!r} record must be {wanted}, not {value!r}")
+    told = re.escape(f"the field {field!r} of a {wire['kind']!r} record must be {wanted}, not {value!r:.80}")
     with pytest.raises(ProtocolError, match=told):
         record_from_json({**wire, field: value})
 
@@ -141,6 +149,23 @@ def test_whole_numbers_are_numbers() -> None:
 def test_what_is_no_object_is_no_record(value: Any) -> None:
     with pytest.raises(ProtocolError, match="a 'turn' record is a JSON object, not"):
         TurnRecord.from_json(value)
+
+
+@pytest.mark.parametrize("value", [[1], "text", None, 3, {"kind": ["turn"]}, {"kind": 10**5000}])
+def test_what_is_no_record_of_any_kind_is_refused(value: Any) -> None:
+    with pytest.raises(ProtocolError, match=r"a record (is a JSON object, not|has the kind)"):
+        record_from_json(value)
+
+
+@given(st.floats() | st.integers(), st.floats() | st.integers())
+def test_a_reward_is_made_of_finite_numbers_or_not_at_all(value: float, weight: float) -> None:
+    if math.isfinite(value) and math.isfinite(weight):
+        assert RewardRecord.from_json(RewardRecord("x", value, weight).to_json()) == RewardRecord("x", value, weight)
+        return
+    with pytest.raises(InvalidArguments, match="of the reward 'x' must be a finite number, not"):
+        RewardRecord("x", value, weight)
+    with pytest.raises(ProtocolError, match=r"of a 'reward' record must be finite"):
+        RewardRecord.from_json({"kind": "reward", "name": "x", "value": value, "weight": weight})
 
 
 @given(any_record, st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from agent_env.episodes import (
     Trace,
     TurnRecord,
     open_episodes,
+    render_tree,
 )
 from agent_env.errors import ProtocolError
 
@@ -200,3 +202,114 @@ def test_a_file_of_an_earlier_release_reads_as_what_was_written_then() -> None:
         Failure("program", "ZeroDivisionError", "division"),
     ]
     assert [Episode.from_json(episode.to_json()) for episode in (first, second)] == [first, second]
+
+
+NAMES = [
+    "kind",
+    "errors",
+    "failures",
+    "agent",
+    "type",
+    "code",
+    "name",
+    "release",
+    "trainable",
+    *Episode.__match_args__,
+    *TurnRecord.__match_args__,
+    *CallRecord.__match_args__,
+    *EdgeRecord.__match_args__,
+    *RewardRecord.__match_args__,
+]
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | text
+    | st.sampled_from(["turn", "episode", "agent", 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | text, inner, max_size=6),
+    max_leaves=12,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in some JSON."""
+    if path:
+        yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in entries:
+        yield from places(inner, (*path, name))
+
+
+def read_or_refused(value: Any) -> None:
+    """It is an episode with which all that is done to episodes can be done, or a protocol error says what it is not."""
+    try:
+        episode = Episode.from_json(value)
+    except ProtocolError as error:
+        assert len(error.message) < 400
+        return
+    assert Episode.from_json(episode.to_json()) == episode
+    summary = EpisodeSummary.of(episode)
+    assert EpisodeSummary.from_json(summary.to_json()) == summary
+    list(episode.tree().walk())
+    render_tree(episode)
+    assert episode.reward() is None or isinstance(episode.reward(), float | int)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES) | text, anything, max_size=12), st.booleans())
+def test_any_json_object_is_an_episode_or_refused(value: dict[str, Any], named: bool) -> None:
+    read_or_refused({**value, "kind": "episode", "id": "e"} if named else value)
+
+
+@settings(deadline=None)
+@given(built(Episode), anything, st.data())
+def test_an_episode_with_anything_in_any_place_is_one_or_refused(
+    episode: Episode, odd: Any, data: st.DataObject
+) -> None:
+    wire = json.loads(json.dumps(episode.to_json()))
+    *above, last = data.draw(st.sampled_from(list(places(wire))))
+    inner = wire
+    for name in above:
+        inner = inner[name]
+    inner[last] = odd
+    read_or_refused(wire)
+
+
+WRONG = [
+    ("errors", 5, "the field 'errors' of a 'episode' record must be list, not 5"),
+    ("errors", None, "the field 'errors' of a 'episode' record must be list, not None"),
+    ("errors", [5], "a 'failure' record is a JSON object, not 5"),
+    ("errors", [{"type": "x", "message": "m", "boundary": "moon"}], "must be Boundary, not 'moon'"),
+    ("failures", "x", "must be list[Failure], not 'x'"),
+    ("traces", {}, "must be list[Trace], not {}"),
+    ("traces", [None], "a trace is a JSON object, not None"),
+    ("traces", [{"turns": 3}], "the field 'turns' of a 'trace' record must be list[TurnRecord], not 3"),
+    ("traces", [{"agent": {"name": 3}}], "the field 'seat' of a 'trace' record must be str | None, not 3"),
+    ("edges", [[]], "a 'edge' record is a JSON object, not []"),
+    (
+        "rewards",
+        [{"name": "x", "value": float("nan")}],
+        "'value' of a 'reward' record must be finite (float | None), not nan",
+    ),
+    ("started", "noon", "the field 'started' of a 'episode' record must be float | None, not 'noon'"),
+    ("seconds", float("inf"), "must be finite (float | None), not inf"),
+    ("ok", 1, "the field 'ok' of a 'episode' record must be bool, not 1"),
+    ("info", [], "must be dict[str, Json], not []"),
+]
+
+
+@pytest.mark.parametrize("field, value, told", WRONG)
+def test_a_line_with_a_field_of_a_wrong_type_is_refused_with_its_number_field_and_value(
+    field: str, value: Any, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "in.jsonl"
+    good = Episode("good").to_json()
+    path.write_text(json.dumps(good) + "\n" + json.dumps({**good, "id": "bad", field: value}) + "\n")
+    for reading in (lambda: list(EpisodeReader(path)), lambda: list(open_episodes(path).summaries())):
+        with pytest.raises(ProtocolError, match=rf"line 2 of .* is no episode: .*{re.escape(told)}"):
+            reading()
+    with (
+        EpisodeStore(tmp_path / "in.db") as store,
+        pytest.raises(ProtocolError, match=f"line 2 of .*{re.escape(told)}"),
+    ):
+        store.import_lines(path)

@@ -173,7 +173,7 @@ async def test_a_reward_sees_the_turn_that_ended_and_keeps_its_memory(runtime_of
     assert session_id not in last.id  # session ids are secrets
 
 
-@pytest.mark.parametrize("value", ["1", float("nan"), float("inf"), [1.0], Reward("x")])  # type: ignore[arg-type]
+@pytest.mark.parametrize("value", ["1", float("nan"), float("inf"), 10**400, [1.0], Reward("x")])  # type: ignore[arg-type]
 async def test_a_reward_that_is_no_number_fails_the_turn(runtime_of: Any, say: Say, value: Any) -> None:
     async def odd(session: SessionView) -> Any:
         return value if session.message == "odd" else 1
@@ -183,6 +183,18 @@ async def test_a_reward_that_is_no_number_fails_the_turn(runtime_of: Any, say: S
     with pytest.raises(AgentFailed, match="the reward 'odd' returned"):
         await say(runtime, "odd", session_id)
     assert (await say(runtime, "b", session_id)).text == "2: b"
+
+
+async def test_rewards_that_add_up_to_more_than_a_number_holds_fail_the_turn(runtime_of: Any, say: Say) -> None:
+    def much(session: SessionView) -> float:
+        return 1.7e308
+
+    def more(session: SessionView) -> float:
+        return 1.7e308
+
+    runtime = await runtime_of(counting, rewards=[much, more])
+    with pytest.raises(AgentFailed, match=r"the rewards of a turn add up to inf with 1\.0 times 1\.7e\+308"):
+        await say(runtime, "a")
 
 
 async def test_a_reward_that_raises_or_hangs_fails_the_turn(runtime_of: Any, say: Say) -> None:

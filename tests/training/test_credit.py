@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -289,3 +292,65 @@ def test_nothing_that_is_added_to_all_rewards_of_a_group_changes_credit(batch: l
     raised = [replace(one, reward=one.reward + 3.0) for one in batch]
     before, after = (per_seat(given_units, normalise=False).advantages for given_units in (batch, raised))
     assert after == pytest.approx(before, abs=1e-9)
+
+
+extremes = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    [1.7976931348623157e308, -1.7976931348623157e308, 1e308, 5e-324, 0.0]
+)
+anything = st.builds(
+    unit,
+    st.sampled_from(["e1", "e2", "e3", "e4"]),
+    extremes,
+    st.sampled_from("ab"),
+    origin=st.sampled_from(["x", "y"]),
+    parent_call=st.sampled_from([None, "t1"]),
+    prompt=st.sampled_from([(1,), (2,)]),
+    root_seat=st.just("a"),
+    root_instance=st.sampled_from(["r1", "r2"]),
+    root_reward=st.none() | extremes,
+    without=st.none() | extremes,
+)
+STRATEGIES: list[Callable[[], Credit]] = [
+    *(lambda one=one: one for one in (broadcast, per_seat, per_parent_call, per_prompt, difference)),
+    *(lambda one=one: partial(one, normalise=False) for one in (broadcast, per_seat, per_parent_call, per_prompt)),
+    lambda: RoleBaseline(decay=0.95, start=1.7976931348623157e308),
+]
+
+
+@given(st.lists(anything, max_size=9), st.sampled_from(STRATEGIES))
+def test_of_finite_rewards_however_large_come_finite_advantages(batch: list[Unit], make: Callable[[], Credit]) -> None:
+    strategy = make()
+    for _ in range(2):
+        assert all(map(math.isfinite, strategy(batch).advantages))
+    if isinstance(strategy, RoleBaseline):
+        assert all(map(math.isfinite, strategy.values.values()))
+
+
+@given(st.lists(st.tuples(extremes, st.sampled_from("ab")), max_size=9), st.booleans())
+def test_groups_of_numbers_however_large_have_finite_advantages(
+    values: list[tuple[float, str]], normalise: bool
+) -> None:
+    given_rewards, groups = [value for value, _ in values], [group for _, group in values]
+    advantages, _ = group_advantages(given_rewards, groups, normalise=normalise)
+    assert all(map(math.isfinite, advantages))
+    for group in set(groups):
+        # Normalised or not, the best of a group gets no less than the worst.
+        mine = sorted(
+            (value, advantage)
+            for value, advantage, one in zip(given_rewards, advantages, groups, strict=True)
+            if one == group
+        )
+        assert mine[0][1] <= mine[-1][1]
+
+
+def test_rewards_at_the_end_of_what_a_float_holds_are_compared_as_small_ones_are() -> None:
+    small, _ = group_advantages([4.0, 1.0, 1.0], ["a"] * 3)
+    large, _ = group_advantages([1.6e308, 0.4e308, 0.4e308], ["a"] * 3)
+    assert large == pytest.approx(small, rel=1e-3)
+    assert group_advantages([1.6e308, -1.6e308], ["a", "a"], normalise=False)[0] == pytest.approx([1.6e308, -1.6e308])
+
+
+@pytest.mark.parametrize("fields", [{"start": math.inf}, {"start": math.nan}, {"values": {"a": math.nan}}])
+def test_a_baseline_starts_from_numbers(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="starts from finite numbers"):
+        RoleBaseline(**fields)

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agent_env.episodes import Episode, EpisodeStore
-from agent_env.training import Team, collect, rollout
+from agent_env.training import Scenario, Team, collect, credit_rows, rollout
 
 pytestmark = pytest.mark.anyio
 
@@ -68,3 +68,23 @@ async def test_a_number_that_json_cannot_hold_is_refused_in_its_own_episode() ->
 
     episodes = await collect(rollout(huge, [0, 1]))
     assert [episode.ok for episode in episodes] == [True, False]
+
+
+async def test_a_score_that_is_no_finite_number_fails_its_own_episode_and_is_named() -> None:
+    async def play(team: Team, task: str) -> str:
+        return task
+
+    def score(episode: Episode) -> dict[str, dict[str, float]]:
+        return {"team": {"first": 1.0, "worth": float(episode.task)}}
+
+    with anyio.fail_after(10):
+        episodes = await collect(rollout(Scenario(play, score), ["nan", "inf", "-inf", "1e308", "0.5"]))
+    assert [episode.ok for episode in episodes] == [False, False, False, True, True]
+    for episode in episodes[:3]:
+        (failure,) = episode.failures
+        assert (failure.boundary, failure.code, episode.rewards) == ("reward", "invalid_arguments", [])
+        assert (
+            "the reward 'worth' must be a finite number" in failure.message and f"not {episode.task}" in failure.message
+        )
+    rows, _, report = credit_rows(episodes)
+    assert rows == [] and report.calls == 0

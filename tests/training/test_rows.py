@@ -249,8 +249,16 @@ def test_a_failed_rollout_invents_no_agent_and_ends_no_batch() -> None:
     assert [row.episode for row in rows] == ["ep"] and report.calls == 1 and not report.dropped
 
 
-def test_a_reward_that_is_no_number_is_no_reward() -> None:
-    rows, report = cut_rows([episode(call("k1", [5], [7]), reward=float("nan"))])
+@pytest.mark.parametrize("rewarded", [float("nan"), float("inf"), 10**400])
+def test_a_reward_that_is_no_number_is_no_reward(rewarded: float) -> None:
+    rows, report = cut_rows([episode(call("k1", [5], [7]))], propagation=lambda instance: rewarded)
+    assert rows == [] and report.dropped == {"reward not finite": 1}
+
+
+def test_rewards_that_add_up_to_more_than_a_number_holds_are_none() -> None:
+    made = episode(call("k1", [5], [7]), reward=1.7e308)
+    made.score("again", 1.7e308)
+    rows, report = cut_rows([made])
     assert rows == [] and report.dropped == {"reward not finite": 1}
 
 

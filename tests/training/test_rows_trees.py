@@ -6,13 +6,14 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_env.episodes import CallRecord, EdgeRecord, Episode, TurnRecord
+from agent_env.episodes import CallRecord, EdgeRecord, Episode, TurnRecord, message_graph
 from agent_env.training.learning import credit_rows
 from agent_env.training.rows import Row, cut_rows
 
@@ -161,6 +162,39 @@ def test_every_sampled_token_is_trained_exactly_once(rng: random.Random, count: 
     assert report.delivered_tokens == sum(row.sampled for row in rows) == sum(report.seats.values())
     assert report.dropped["retried"] == len(superseded)
     assert report.forked == len(rows) - len(lineages)
+
+
+def spoken(call: CallRecord) -> CallRecord:
+    """The call with its messages: one a token of the prompt, and the answer."""
+    return replace(
+        call,
+        request={"messages": [{"role": "user", "content": str(token)} for token in call.prompt_token_ids or ()]},
+        response={"choices": [{"message": {"role": "assistant", "content": str(call.token_ids)}}]},
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 30))
+def test_the_sampled_tokens_of_message_graphs_are_those_that_rows_train(rng: random.Random, count: int) -> None:
+    forest = Forest(rng)
+    for _ in range(count):
+        forest.grow()
+    forest.calls = [spoken(call) for call in forest.calls]
+    made = forest.episode()
+    rows, _ = cut_rows([made])
+    trained = {
+        span.call_id: (row.token_ids[span.start : span.end], row.logprobs[span.start : span.end])
+        for row in rows
+        for span in row.spans
+    }
+    sampled: dict[str | None, tuple[list[int], list[float]]] = {}
+    for trace in made.traces:
+        for node in message_graph(trace):
+            if node.sampled:
+                assert node.call_id not in sampled
+                tokens = [token for token, under in zip(node.token_ids, node.mask, strict=True) if under]
+                sampled[node.call_id] = tokens, node.logprobs
+    assert sampled == trained
 
 
 def check(row: Row, calls: dict[str, CallRecord], seats: dict[str, str]) -> None:

@@ -117,14 +117,25 @@ async def test_a_seat_that_only_callers_know_can_be_scored_and_one_that_nobody_h
         {"team": {"x": "1"}},
         {"team": {"x": float("nan")}},
         {"team": {"x": float("inf")}},
+        {"team": {"x": 10**400}},
+        {"team": {"x": 10**5000}},
+        {"team": {"x": (1.0, float("nan"))}},
+        {"team": {"x": (1e308, 1e3)}},
         {"team": {"x": (1, "w")}},
         {"team": {"x": (1.0, None)}},
         {"team": {"x": (1.0, 2.0, 3.0)}},
     ],
 )
 async def test_what_is_no_score_is_refused(given: Any) -> None:
-    with pytest.raises(InvalidArguments):
+    with pytest.raises(InvalidArguments, match=r"score must return|the reward 'x'"):
         await scored(lambda episode: given)
+
+
+async def test_a_score_that_is_no_finite_number_is_refused_where_the_scenario_gives_it_by_itself() -> None:
+    with pytest.raises(InvalidArguments, match="the value of the reward 'x' must be a finite number, not nan"):
+        await scored(lambda episode: episode.score("x", float("nan")))
+    with pytest.raises(InvalidArguments, match="the weight of the reward 'x' must be a finite number, not inf"):
+        await scored(lambda episode: episode.score("x", None, weight=float("inf")))
 
 
 def echo(message: str) -> str:

@@ -10,16 +10,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agent_env.episodes import CallRecord, EdgeRecord, Episode, MessageNode, Trace, message_graph
+from agent_env.episodes.attempts import replaced_calls
 from agent_env.episodes.lines import LineReader, replacing
 from agent_env.errors import ProtocolError
 from agent_env.training.exports.verifiers_messages import messages_of
 from agent_env.training.exports.verifiers_records import KEY, TOLD, Record, from_verifiers
-from agent_env.training.lineages import retried_calls
 from agent_env.training.propagation import DIFFERENCE
 from agent_env.training.units import Instance, instances_of
 
@@ -65,7 +64,7 @@ def read(path: str | Path) -> Iterator[Episode]:
 
 def _episode(episode: Episode) -> Record:
     instances = instances_of(episode)
-    retried = retried_calls([call for instance in instances for call in instance.calls])
+    retried = {name for trace in episode.traces for name in replaced_calls(trace.calls)}
     versions = [version for instance in instances for version in _versions(instance)]
     run: Record | None = None
     if episode.run is not None:
@@ -107,7 +106,7 @@ def _versions(instance: Instance) -> Iterator[int]:
 def _trace(instance: Instance, episode: Episode, task: Record, retried: AbstractSet[str]) -> Record:
     trace = instance.trace
     # Which attempt at a call the agent went on with is found here as it is for rows, whose tokens these nodes hold.
-    heard = [replace(call, retry_of=None) for call in instance.calls if call.call_id not in retried]
+    heard = [call for call in instance.calls if call.call_id not in retried]
     part = Trace(trace.agent, instance.seat, trace.session, instance.turns, heard, trace.trainable)
     nodes, places = _nodes(message_graph(part))
     failed = [turn for turn in instance.turns if turn.status != "ok"]

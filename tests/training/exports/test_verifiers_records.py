@@ -345,8 +345,7 @@ def test_an_answer_whose_retry_failed_is_what_the_agent_went_on_with() -> None:
 
 
 def test_a_number_that_json_has_no_form_of_is_refused(tmp_path: Path) -> None:
-    episode = an_episode(task="x")
-    episode.score("won", float("inf"))
+    episode = an_episode(task=float("inf"))
     with pytest.raises(ProtocolError, match="the episode 'e' has no form in JSON"):
         write([episode], tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == []
