@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
 
 from agent_env.errors import (
+    AgentEnvError,
     ConfigurationError,
     DeadlineExceeded,
     InvalidArguments,
+    ProtocolError,
     PublishFailed,
+    Refusal,
     TransportError,
 )
 from agent_env.gateway import PolicyHandle, PolicyState
@@ -22,7 +27,14 @@ from agent_env.net.http import shown
 W = TypeVar("W")
 W_contra = TypeVar("W_contra", contravariant=True)
 
+log = logging.getLogger("agent_env.training")
+
 _PAUSE_MARGIN = 60.0
+_RETRY_SECONDS = 0.1
+"""After how long the gateway is asked again; twice as long each time, up to a second."""
+
+_LOST = (TransportError, DeadlineExceeded, ProtocolError)
+"""Errors after which what was asked may have been done: the answer is missing, or none of the gateway's."""
 
 
 class Publisher(Protocol[W_contra]):
@@ -61,6 +73,9 @@ class PublishedPolicy(Generic[W]):
     record tells the version that answered it. `drain_seconds` bounds the former. A call that has waited for `hold`
     seconds is refused with 429 and a `Retry-After` of `retry_after`: stock clients come back twice, so their agents
     bear three times as long as both together.
+
+    Where the gateway's answer to the change is lost, it is asked which version it goes by, and to change again, for
+    `settle_seconds`: nothing is put back on a guess. See `publish` for what is when it cannot be asked at all.
     """
 
     def __init__(
@@ -71,14 +86,17 @@ class PublishedPolicy(Generic[W]):
         retry_after: float = 1.0,
         hold: float = 20.0,
         drain_seconds: float = 60.0,
+        settle_seconds: float = 30.0,
     ) -> None:
         self.policy = policy
         self.publisher = publisher
         self.retry_after = retry_after
         self.hold = hold
         self.drain_seconds = drain_seconds
+        self.settle_seconds = settle_seconds
         self._lock = asyncio.Lock()
         self._published = 0
+        self._open: _Open | None = None
 
     async def publish(self, weights: W, *, version: int | None = None) -> int:
         """Pauses, drains, puts the weights in place and resumes; returns the version that they have from now on.
@@ -86,21 +104,23 @@ class PublishedPolicy(Generic[W]):
         It is the present one and 1, or `version`, such as that of the learner. Whatever fails leaves the version
         before in place, and the policy going on: raises `PublishFailed`, `DeadlineExceeded` for calls that do not
         end, `InvalidArguments` for a version that is not above the present one, and what the gateway raises.
+
+        One thing leaves neither: a gateway that cannot be asked any more which version it goes by. Then
+        `TransportError` says so, the new weights stay where they are with those before beside them, and the policy
+        stays paused: until `settle` or the next `publish` learns which it is, or the pause ends by itself.
         """
-        seconds = self.drain_seconds + self.publisher.seconds + _PAUSE_MARGIN
         async with self._lock:
-            quiet = self.policy.quiet(
-                retry_after=self.retry_after, hold=self.hold, drain_seconds=self.drain_seconds, seconds=seconds
-            )
-            async with quiet as state:
-                # The gateway may be another process than last time, and know of no version.
-                new = _next(state, max(self.publisher.version or 0, self._published), version)
-                async with self.publisher.loading(weights, state, new) as model:
-                    # Not to be left half done: what is asked of the gateway has a bound of its own.
-                    with anyio.CancelScope(shield=True):
-                        await self._change(model, new, state.version)
-                        self._published = new
-        return new
+            await self._settle()
+            return await self._publish(weights, version)
+
+    async def settle(self) -> int | None:
+        """Finds out what became of a publication that nothing was known of, finishes or undoes it, and resumes.
+
+        Returns the version that it published; None when it was not made, or there is none to settle. Raises
+        `TransportError` while the gateway still cannot be asked.
+        """
+        async with self._lock:
+            return await self._settle()
 
     async def serve_from(self, endpoints: Sequence[str]) -> PolicyState:
         """Has the policy's calls answered at these endpoints from now on; new ones get its weights first.
@@ -109,17 +129,142 @@ class PublishedPolicy(Generic[W]):
         were.
         """
         async with self._lock:
+            await self._settle()
             state = await self.policy.state()
             await self.publisher.join([one for one in endpoints if one not in state.endpoints], state)
             return await self.policy.change(endpoints=endpoints, replaces=state.version)
 
-    async def _change(self, model: str, version: int, replaces: int | None) -> None:
+    async def _publish(self, weights: W, version: int | None) -> int:
+        bounds = self.drain_seconds + self.publisher.seconds + 2 * self.settle_seconds
+        quiet = self.policy.quiet(
+            retry_after=self.retry_after,
+            hold=self.hold,
+            drain_seconds=self.drain_seconds,
+            seconds=bounds + _PAUSE_MARGIN,
+        )
+        made: int | None = None
         try:
-            await self.policy.change(model=model, version=version, replaces=replaces)
-        except (TransportError, DeadlineExceeded):
-            # Perhaps only the answer was lost; putting the weights back would then be wrong.
-            if (await self.policy.state()).version != version:
+            async with AsyncExitStack() as stack:
+                state = await stack.enter_async_context(quiet)
+                # The gateway may be another process than last time, and know of no version.
+                new = _next(state, max(self.publisher.version or 0, self._published), version)
+                model = await stack.enter_async_context(self.publisher.loading(weights, state, new))
+                change = _Change(model, new, state.version)
+                # Not to be left half done: what is asked of the gateway has a bound of its own.
+                with anyio.CancelScope(shield=True):
+                    try:
+                        await self._make(change)
+                    except _Unknown as unknown:
+                        # Neither to be finished nor to be undone; what is open stays so.
+                        self._open = _Open(change, stack.pop_all())
+                        raise self._unknown(change, unknown) from unknown.__cause__
+                made = self._published = new
+        except _LOST as error:
+            if made is None:
                 raise
+            log.warning("the policy %r has version %d; its pause ends by itself: %s", self.policy.policy, made, error)
+        return self._published
+
+    async def _settle(self) -> int | None:
+        if self._open is None:
+            return None
+        change, stack = self._open.change, self._open.stack
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._make(change, lost=True)
+            except _Unknown as unknown:
+                raise self._unknown(change, unknown) from unknown.__cause__
+            except AgentEnvError as error:
+                self._open = None
+                await stack.__aexit__(type(error), error, error.__traceback__)
+                return None
+            self._open = None
+            self._published = change.version
+            await stack.aclose()
+        return change.version
+
+    async def _make(self, change: _Change, *, lost: bool = False) -> None:
+        """Makes a change, once: returns when it is made, and raises when it is not; `lost` is one that was asked for.
+
+        Raises `_Unknown` when the gateway could not be asked which of the two it is.
+        """
+        last: AgentEnvError = TransportError(
+            f"the gateway did not answer within {self.settle_seconds:g} s when the policy {self.policy.policy!r} was to "
+            f"have version {change.version}"
+        )
+        refused: Refusal | None = None
+        with anyio.move_on_after(self.settle_seconds):
+            for wait in _waits():
+                asked = lost
+                try:
+                    if lost and await self._has(change):
+                        return
+                    if refused is not None:
+                        raise refused
+                    lost = True
+                    # Asking anew is harmless: `replaces` lets one of them pass.
+                    await self.policy.change(model=change.model, version=change.version, replaces=change.replaces)
+                    return
+                except _LOST as error:
+                    last = error
+                except Refusal as error:
+                    if refused is not None or not asked:
+                        raise
+                    refused = error  # perhaps by what was lost, which came through after all
+                    continue
+                await anyio.sleep(wait)
+        with anyio.move_on_after(self.settle_seconds):
+            for wait in _waits():
+                try:
+                    made = await self._has(change)
+                except _LOST as error:
+                    last = error
+                else:
+                    if made:
+                        return
+                    raise last
+                await anyio.sleep(wait)
+        raise _Unknown from last
+
+    async def _has(self, change: _Change) -> bool:
+        state = await self.policy.state()
+        return (state.version, state.model) == (change.version, change.model)
+
+    def _unknown(self, change: _Change, unknown: _Unknown) -> TransportError:
+        return TransportError(
+            f"whether the policy {self.policy.policy!r} is at version {change.replaces!r} or {change.version} cannot be "
+            f"known: the gateway has not said it for {self.settle_seconds:g} s ({unknown.__cause__}). Its calls stay "
+            "paused; call settle() or publish again when the gateway can be reached"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is asked of the gateway when new weights are in place."""
+
+    model: str
+    version: int
+    replaces: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A publication that is neither made nor undone: `stack` has its pause, and the weights before."""
+
+    change: _Change
+    stack: AsyncExitStack
+
+
+class _Unknown(Exception):
+    """Whether a change was made cannot be known; its cause is what was heard last."""
+
+
+def _waits() -> Iterator[float]:
+    """Seconds to wait before the gateway is asked again."""
+    wait = _RETRY_SECONDS
+    while True:
+        yield wait
+        wait = min(2 * wait, 1.0)
 
 
 def _next(state: PolicyState, placed: int, wanted: int | None) -> int:

@@ -21,10 +21,9 @@ from agent_env.errors import (
     InvalidArguments,
     PublishFailed,
     Refusal,
-    TransportError,
     from_wire,
 )
-from agent_env.gateway import Gateway, PolicyHandle, PolicyState, RunHandle, SeatPolicy, running
+from agent_env.gateway import Gateway, PolicyState, RunHandle, SeatPolicy, running
 from agent_env.net import shared_http
 from agent_env.training import InMemory, Policy, PolicyServer, PublishedPolicy
 from agent_env.training.sampling import Prompt
@@ -256,33 +255,6 @@ async def test_a_policy_in_memory_may_have_further_addresses(tmp_path: Path, tok
         assert len(state.endpoints) == 2 and state.version == 1
         for number in range(8):
             await call(run, f"e{number}", stream=False)
-
-
-class Lost(PolicyHandle):
-    """A handle whose answer to a change is lost on the way; `done` tells whether the change was made before."""
-
-    done = True
-
-    async def change(self, **wanted: Any) -> PolicyState:
-        if self.done:
-            await super().change(**wanted)
-        raise TransportError("the connection broke")
-
-
-@pytest.mark.parametrize("done", [True, False])
-async def test_whether_a_change_was_made_is_asked_where_its_answer_was_lost(tmp_path: Path, done: bool) -> None:
-    server = Switched()
-    async with opened(tmp_path, server) as run:
-        lost = Lost(run.gateway, ADMIN, "A", run=run.run)
-        lost.done = done
-        policy = PublishedPolicy(lost, Switch(server))
-        if done:
-            assert await policy.publish(5) == 1
-        else:
-            with pytest.raises(TransportError):
-                await policy.publish(5)
-        state = await lost.state()
-        assert (state.version, state.paused, server.weights) == ((1, False, 5) if done else (None, False, 0))
 
 
 async def test_of_two_who_publish_at_once_from_elsewhere_one_is_refused(tmp_path: Path) -> None:
