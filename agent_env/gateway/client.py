@@ -93,14 +93,23 @@ class RunHandle:
         return PolicyHandle(self.gateway, self._admin_token, name, run=self.run)
 
     async def collect(self, episodes: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-        """The records of episodes so far, in JSON form and the order of their arrival; every id has an entry."""
+        """The records of episodes so far, in JSON form and the order of their arrival; every id has an entry.
+
+        Raises `ProtocolError` for an answer that is no records of these episodes.
+        """
         wanted = list(episodes)
         found: dict[str, list[dict[str, Any]]] = {episode: [] for episode in wanted}
         left = iter(wanted)
         while batch := list(islice(left, _BATCH)):
             for line in (await self._fetch(batch)).splitlines():
-                record = json.loads(line)
-                found[record["episode"]].append(record)
+                try:
+                    record = json.loads(line)
+                    found[record["episode"]].append(record)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ProtocolError(
+                        f"the gateway at {self.gateway} was asked for records of {len(batch)} episodes of the run "
+                        f"{self.run!r} and answered {line!r:.100}, which is none of them"
+                    ) from error
         return found
 
     async def aclose(self) -> None:

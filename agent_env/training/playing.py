@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from agent_env.episodes import Episode, recording
-from agent_env.errors import AgentEnvError, ConfigurationError, DeadlineExceeded
+from agent_env.errors import AgentEnvError, ConfigurationError, DeadlineExceeded, ProtocolError
 from agent_env.gateway import RunHandle
 from agent_env.training.scenario import Json, Scenario
 from agent_env.training.team import Team
@@ -138,37 +138,59 @@ class Collector:
 
     def __init__(self, run: RunHandle) -> None:
         self._run = run
-        self._waiting: dict[str, asyncio.Future[Records]] = {}
+        self._waiting: dict[str, list[asyncio.Future[Records]]] = {}
         self._fetching: asyncio.Task[None] | None = None
 
     async def records(self, episode: str) -> Records:
-        """The records of an episode; raises what `RunHandle.collect` raises."""
+        """The records of an episode, for each who asks; raises what `RunHandle.collect` raises, and `ProtocolError`
+        where the answer lacks the episode."""
         future: asyncio.Future[Records] = asyncio.get_running_loop().create_future()
-        self._waiting[episode] = future
+        self._waiting.setdefault(episode, []).append(future)
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch())
         return await future
 
     async def aclose(self) -> None:
-        """Ends the question that is on its way."""
+        """Ends the question that is on its way, and the waiting for it."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait({self._fetching})
 
     async def _fetch(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            try:
-                found = await self._run.collect(waiting)
-            except Exception as error:  # noqa: BLE001 - it is raised where the records were asked for
-                for future in waiting.values():
-                    if not future.done():
-                        future.set_exception(error)
-            else:
-                for episode, future in waiting.items():
-                    if not future.done():
-                        future.set_result(found[episode])
-        self._fetching = None
+        asked: dict[str, list[asyncio.Future[Records]]] = {}
+        try:
+            while self._waiting:
+                asked, self._waiting = self._waiting, {}
+                try:
+                    found = await self._run.collect(asked)
+                except Exception as error:  # noqa: BLE001 - it is raised where the records were asked for
+                    told: dict[str, Records | Exception] = dict.fromkeys(asked, error)
+                else:
+                    told = {episode: found.get(episode, _unanswered(episode)) for episode in asked}
+                for episode, futures in asked.items():
+                    _settle(futures, told[episode])
+        finally:
+            self._fetching = None
+            # One that was told already is not touched.
+            for future in (
+                future for part in (asked, self._waiting) for futures in part.values() for future in futures
+            ):
+                future.cancel()
+            self._waiting = {}
+
+
+def _settle(futures: Iterable[asyncio.Future[Records]], told: Records | Exception) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if isinstance(told, Exception):
+            future.set_exception(told)
+        else:
+            future.set_result(told)
+
+
+def _unanswered(episode: str) -> ProtocolError:
+    return ProtocolError(f"the gateway was asked for the records of the episode {episode!r}, and its answer lacks them")
 
 
 def seat_by_edges(episode: Episode) -> None:

@@ -44,6 +44,20 @@ class _IdleSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
+class _StageLoop(asyncio.SelectorEventLoop):
+    """A loop that what plays in it cannot stop: it is the stage's, and other episodes may be played in it."""
+
+    open = True
+
+    def stop(self) -> None:
+        """Ends the loop once the stage is closed; raises `ConfigurationError` in whatever else calls it."""
+        if self.open or asyncio.current_task(self) is not None:
+            raise ConfigurationError(
+                "the event loop of a view is not the scenario's to stop; return from `play` instead"
+            )
+        super().stop()
+
+
 class Backstage:
     """A thread with an event loop, in which views play their scenarios.
 
@@ -157,11 +171,28 @@ class Backstage:
         return self._loop
 
     def _main(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self._selector)) as runner:
-            runner.run(self._live())
+        with suppress(SystemExit, KeyboardInterrupt), asyncio.Runner(loop_factory=self._make_loop) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, _StageLoop)
+            living = loop.create_task(self._live(loop))
+            living.add_done_callback(lambda _: loop.stop())
+            try:
+                while not living.done():
+                    try:
+                        loop.run_forever()
+                    except (SystemExit, KeyboardInterrupt) as stop:
+                        # asyncio raises what a task or a callback raised here as well, and forgets nothing else that
+                        # was to run. Whoever waits for that task is told; the loop is not the task's to end.
+                        log.warning("%s in what runs in the background ended its task alone", type(stop).__name__)
+            finally:
+                loop.open = False
 
-    async def _live(self) -> None:
+    def _make_loop(self) -> asyncio.AbstractEventLoop:
+        return _StageLoop(self._selector)
+
+    async def _live(self, loop: _StageLoop) -> None:
         self._over = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._started.set()
         await self._over.wait()
+        loop.open = False
