@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -20,6 +18,7 @@ from agent_env.episodes.lines import replacing
 from agent_env.episodes.store import EpisodeReader
 from agent_env.episodes.summary import EpisodeSummary
 from agent_env.errors import ConfigurationError, ProtocolError
+from agent_env.sqlite_files import make_file, switch_to_wal
 
 APPLICATION = 0x61656E76
 """What marks a SQLite file as ours (`PRAGMA application_id`)."""
@@ -66,7 +65,7 @@ class EpisodeStore:
         self._lock = Lock()
         with self._translated():
             if not readonly:
-                _make(self.path)
+                make_file(self.path)  # it holds what agents were told
             self._connection = _connect(self.path, readonly=readonly)
             try:
                 if not readonly:
@@ -167,7 +166,7 @@ class EpisodeStore:
                 yield row[0]
 
     def _prepare(self, fsync: bool) -> None:
-        _switch_to_wal(self._connection)
+        switch_to_wal(self._connection, seconds=_BUSY_SECONDS)
         # A commit in WAL mode is in the operating system's hands when it returns; FULL also waits for the disk.
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
         with _transaction(self._connection):
@@ -205,28 +204,9 @@ class EpisodeStore:
             ) from error
 
 
-def _make(path: Path) -> None:
-    """Makes the file, for its user alone: it holds what agents were told."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-
-
 def _connect(path: Path, *, readonly: bool) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}"
     return sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-
-
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Puts the database in WAL mode. Two processes that both do it to a new file get in each other's way, and SQLite
-    does not wait then."""
-    give_up = time.monotonic() + _BUSY_SECONDS
-    while _pragma(connection, "journal_mode") != "wal":
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.02)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from agent_env.errors import ConfigurationError, TransportError
 from agent_env.hub.location import Location
 from agent_env.hub.schema import VERSION, migrate, version_of
 from agent_env.net.wire_logs import keep_from_logs
+from agent_env.sqlite_files import make_file, switch_to_wal
 
 _BUSY_SECONDS = 15.0
 _WRITE = "agent_env_write"
@@ -107,23 +107,11 @@ async def _prepared(file: Path) -> None:
 
 
 def _prepare(file: Path) -> None:
-    """Makes the file, for its user alone (it says which commands to run), and puts it in WAL mode.
-
-    Two processes that both switch a new file to WAL can get in each other's way, and SQLite does not wait then.
-    """
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not file.exists():
-        file.touch(mode=0o600)
-    give_up = time.monotonic() + _BUSY_SECONDS
+    """Makes the file, for its user alone (it says which commands to run), and puts it in WAL mode."""
+    make_file(file, folder_mode=0o700)
     connection = sqlite3.connect(file, timeout=_BUSY_SECONDS)
     try:
-        while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError:
-                if time.monotonic() > give_up:
-                    raise
-                time.sleep(0.02)
+        switch_to_wal(connection, seconds=_BUSY_SECONDS)
     finally:
         connection.close()
 
