@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 from agent_env.episodes.choice import Choice, condition, seats_column
 from agent_env.episodes.episode import Episode
 from agent_env.episodes.lines import replacing
+from agent_env.episodes.pairings import joined, parted
 from agent_env.episodes.store import EpisodeReader
 from agent_env.episodes.summary import EpisodeSummary
 from agent_env.errors import ConfigurationError, ProtocolError
@@ -23,8 +24,9 @@ from agent_env.sqlite_files import make_file, switch_to_wal
 APPLICATION = 0x61656E76
 """What marks a SQLite file as ours (`PRAGMA application_id`)."""
 
-VERSION = 1
-"""The version of the tables (`PRAGMA user_version`)."""
+VERSION = 2
+"""The version of the tables (`PRAGMA user_version`). Those of version 1, in which each episode holds its own pairings,
+are read as well, and become this one when somebody writes."""
 
 _BUSY_SECONDS = 30.0
 _BATCH = 256
@@ -43,6 +45,8 @@ CREATE TABLE IF NOT EXISTS episodes (
 );
 CREATE INDEX IF NOT EXISTS episodes_by_run ON episodes (run, arrival);
 """
+# `name` is a digest of `text`.
+_PAIRINGS = "CREATE TABLE IF NOT EXISTS pairings (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
 
 
 class EpisodeStore:
@@ -77,10 +81,12 @@ class EpisodeStore:
 
     def append(self, episodes: Iterable[Episode]) -> None:
         """Writes episodes, all or none; one with the id of an earlier one takes its place, as the newest."""
-        rows = [_row(episode) for episode in episodes]
+        pairings: dict[str, str] = {}
+        rows = [_row(episode, pairings) for episode in episodes]
         if not rows:
             return
         with self._lock, self._translated(), _transaction(self._connection):
+            self._connection.executemany("INSERT OR IGNORE INTO pairings VALUES (?, ?)", pairings.items())
             self._connection.executemany(
                 'INSERT OR REPLACE INTO episodes (id, run, "group", ok, seats, summary, body) VALUES (?,?,?,?,?,?,?)',
                 rows,
@@ -99,7 +105,8 @@ class EpisodeStore:
         with self._lock, self._translated():
             query = "SELECT body FROM episodes WHERE id = ?"
             row = self._connection.execute(query, (_column(episode),)).fetchone()
-        return None if row is None else Episode.from_json(_loads(row[0]))
+            body = None if row is None else joined(row[0], _Pairings(self._connection))
+        return None if body is None else Episode.from_json(_loads(body))
 
     def find(self, **choice: Unpack[Choice]) -> Iterator[Episode]:
         """The episodes that are chosen, in the order of their arrival, as they are when the first is asked for."""
@@ -162,31 +169,38 @@ class EpisodeStore:
     def _select(self, column: str, choice: Choice) -> Iterator[str]:
         # A connection of its own sees one state of the database from its first row to its last, whatever is appended.
         with self._translated(), closing(_connect(self.path, readonly=True)) as connection:
+            pairings = _Pairings(connection)
             for row in connection.execute(*_query(column, choice)):
-                yield row[0]
+                yield joined(row[0], pairings)
 
     def _prepare(self, fsync: bool) -> None:
         switch_to_wal(self._connection, seconds=_BUSY_SECONDS)
         # A commit in WAL mode is in the operating system's hands when it returns; FULL also waits for the disk.
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
         with _transaction(self._connection):
-            if _pragma(self._connection, "application_id") == 0 and not self._tables():
+            fresh = _pragma(self._connection, "application_id") == 0 and not self._tables()
+            if fresh:
                 for statement in _TABLES.split(";"):
                     self._connection.execute(statement)
                 self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            if fresh or self._version() == (APPLICATION, 1):
+                self._connection.execute(_PAIRINGS)
                 self._connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _check(self) -> None:
-        if _pragma(self._connection, "application_id") != APPLICATION:
+        application, version = self._version()
+        if application != APPLICATION:
             raise ConfigurationError(
                 f"{str(self.path)!r} is a SQLite database, but none of episodes; name another file"
             )
-        version = _pragma(self._connection, "user_version")
-        if version != VERSION:
+        if version not in (1, VERSION):
             raise ConfigurationError(
                 f"the episodes in {str(self.path)!r} were written by another release (tables of version {version}, "
                 f"this one reads {VERSION}); upgrade agent-env, or export them there and import them here"
             )
+
+    def _version(self) -> tuple[int, int]:
+        return _pragma(self._connection, "application_id"), _pragma(self._connection, "user_version")
 
     def _tables(self) -> int:
         return int(self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
@@ -236,8 +250,27 @@ def _query(column: str, choice: Choice) -> tuple[str, Sequence[Any]]:
     return query, [_column(value) if isinstance(value, str) else value for value in values]
 
 
-def _row(episode: Episode) -> tuple[Any, ...]:
+class _Pairings:
+    """The pairings of a database by their names, each read once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str | None:
+        if name not in self._known:
+            row = self._connection.execute("SELECT text FROM pairings WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                return None
+            self._known[name] = row[0]
+        return self._known[name]
+
+
+def _row(episode: Episode, pairings: dict[str, str]) -> tuple[Any, ...]:
+    """The columns of an episode; the pairings that it tells of are added."""
     summary = EpisodeSummary.of(episode)
+    body, parts = parted(episode, _dumps(episode.to_json()))
+    pairings |= parts
     return (
         _column(episode.id),
         None if episode.run is None else _column(episode.run),
@@ -245,7 +278,7 @@ def _row(episode: Episode) -> tuple[Any, ...]:
         episode.ok,
         seats_column(summary.seats),
         _dumps(summary.to_json()),
-        _dumps(episode.to_json()),
+        body,
     )
 
 

@@ -245,7 +245,7 @@ def test_a_database_of_a_later_release_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as raw:
         raw.execute("PRAGMA user_version = 9")
     raw.close()
-    with pytest.raises(ConfigurationError, match=r"version 9, this one reads 1\); upgrade"):
+    with pytest.raises(ConfigurationError, match=r"version 9, this one reads 2\); upgrade"):
         EpisodeStore(path)
 
 
