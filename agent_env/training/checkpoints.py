@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import errno
 import json
+import logging
+import math
 import os
 import re
 import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 from agent_env.episodes.lines import LineFile, LineReader, replacing
-from agent_env.errors import ConfigurationError
+from agent_env.errors import ConfigurationError, ProtocolError
+from agent_env.training.folders import (
+    is_locked,
+    link,
+    locked,
+    order,
+    read_object,
+    remove,
+    sync,
+    sync_folder,
+    whole_checkpoints,
+)
+from agent_env.training.scenario import TEAM
 
 if TYPE_CHECKING:
     from agent_env.training.policy import Policy
+
+log = logging.getLogger("agent_env.training")
 
 State: TypeAlias = Literal["running", "stopped", "finished"]
 
@@ -28,9 +44,12 @@ RUNS = "runs"
 
 _ABOUT = "run.json"
 _CURVE = "curve.jsonl"
-_LOCK = "run.lock"
 _CHECKPOINTS = "checkpoints"
 _CHECKPOINT = "checkpoint.json"
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
+"""What a folder cannot be renamed to: a folder with something in it, or a file."""
+_END_OF_TIME = 253402214400
+"""The last second, of 1970, that `time` can tell the date of everywhere: the last day of the year 9999."""
 
 
 class Savable(Protocol):
@@ -102,44 +121,64 @@ class Run:
     def create(cls, runs: str | Path = RUNS, about: Mapping[str, Any] | None = None, *, name: str | None = None) -> Run:
         """Begins a run in a folder of its own, named by the time; `about` is JSON for people and for `--resume`.
 
-        Raises `ConfigurationError` when there is one of that name.
+        The folder is made aside and then renamed, so whoever is killed leaves no name taken. Raises
+        `ConfigurationError` when there is one of that name, or where none can be made.
         """
+        if name is not None:
+            _check_name(name)
         begun = time.strftime("%Y-%m-%d_%H-%M-%S")
-        for number in range(1, 1000):
-            folder = Path(runs) / (name or (begun if number == 1 else f"{begun}_{number}"))
-            try:
-                folder.mkdir(parents=True)
-            except FileExistsError:
-                if name is not None:
-                    raise ConfigurationError(
-                        f"there is a run {str(folder)!r} already; resume it, or name another"
-                    ) from None
-            else:
-                break
-        else:  # pragma: no cover - a thousand runs in one second
-            raise ConfigurationError(f"there is no free name for a run in {str(runs)!r}")
-        lock = _locked(folder)
-        run = cls(folder, {"created": time.time(), "finished": False, **(about or {})}, lock)
-        run._write_about()
-        return run
+        try:
+            Path(runs).mkdir(parents=True, exist_ok=True)
+            aside = Path(tempfile.mkdtemp(prefix=".begun-", dir=runs))
+            aside.chmod(0o755)
+        except OSError as error:
+            raise ConfigurationError(f"no run can be made in {str(runs)!r}: {error.strerror}") from error
+        run = cls(aside, {"created": time.time(), "finished": False, **(about or {})}, locked(aside))
+        try:
+            run._write_about()
+            sync(aside)
+            for number in range(1, 1000):
+                folder = Path(runs) / (name or (begun if number == 1 else f"{begun}_{number}"))
+                try:
+                    # Takes the place of nothing but an empty folder.
+                    aside.rename(folder)
+                except OSError as error:
+                    if name is None and error.errno in _TAKEN:
+                        continue
+                    raise _not_made(folder, error) from None
+                run.folder = folder
+                sync_folder(Path(runs))
+                return run
+            raise ConfigurationError(f"there is no free name for a run in {str(runs)!r}")  # pragma: no cover
+        except BaseException:
+            run.close()
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
 
     @classmethod
     def read(cls, folder: str | Path) -> Run:
-        """Reads a run without opening it; raises `ConfigurationError` for a folder that is none."""
+        """Reads a run without opening it; raises `ConfigurationError` for a folder that is none, or a damaged one."""
         place = Path(folder)
         try:
-            about = json.loads((place / _ABOUT).read_text("utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
+            about = read_object(place / _ABOUT)
+        except OSError:
             raise ConfigurationError(
                 f"{str(place)!r} is no run; `agent-env runs list` shows what there is in {RUNS!r}, or in --runs DIR"
             ) from None
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{str(place / _ABOUT)!r} {error}; put it right, or move the folder {str(place)!r} away"
+            ) from None
+        created = about.setdefault("created", 0.0)
+        if isinstance(created, bool) or not isinstance(created, int | float) or not 0 <= created < _END_OF_TIME:
+            raise ConfigurationError(f"{str(place / _ABOUT)!r} has a `created` of {created!r:.100}, which is no time")
         return cls(place, about)
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """Opens a run to go on with it; raises `ConfigurationError` while another process has it open."""
         run = cls.read(folder)
-        run._lock = _locked(run.folder)
+        run._lock = locked(run.folder)
         return run
 
     @property
@@ -155,17 +194,26 @@ class Run:
     @property
     def state(self) -> State:
         """Whether some process has it open, it came to its end, or neither."""
-        if self._lock is not None or _is_locked(self.folder):
+        if self._lock is not None or is_locked(self.folder):
             return "running"
         return "finished" if self.about.get("finished") else "stopped"
 
     def curve(self) -> list[dict[str, Any]]:
-        """The lines of the curve, one an update; a line that was being written when its writer died is none."""
+        """The lines of the curve, one an update: its number `update`, and `reward`, the mean by seat, or of the "team".
+
+        A line that was being written when its writer died is none. Raises `ConfigurationError` for a damaged one.
+        """
         path = self.folder / _CURVE
-        return [line for _, line in LineReader(path)] if path.exists() else []
+        if not path.exists():
+            return []
+        reader = LineReader(path)
+        try:
+            return [_checked(line, reader) for _, line in reader]
+        except ProtocolError as error:
+            raise ConfigurationError(f"{error.message}; put it right, or remove that line") from None
 
     def record(self, line: Mapping[str, Any]) -> None:
-        """Adds a line to the curve; it is on disk when this returns."""
+        """Adds a line to the curve, with an `update` and a `reward`; it is on disk when this returns."""
         self._opened()
         if self._lines is None:
             self._lines = LineFile(self.folder / _CURVE, fsync=True)
@@ -185,6 +233,8 @@ class Run:
         """
         self._opened()
         checkpoints = self.folder / _CHECKPOINTS
+        if update < 0:
+            raise ConfigurationError(f"updates are numbered from 0, so none is {update}")
         aside = checkpoints / f".{update:06d}.partial"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
@@ -193,36 +243,50 @@ class Run:
             folders[name] = f"{place}-{re.sub(r'[^A-Za-z0-9_-]', '-', name)[:60]}"
             known, version, written = self._written.get(name, (None, -1, Path()))
             if known is policy and version == policy.version and not policy.trainable and written.exists():
-                shutil.copytree(written, aside / folders[name], copy_function=_link)
+                shutil.copytree(written, aside / folders[name], copy_function=link)
             else:
                 (aside / folders[name]).mkdir()
                 policy.save(aside / folders[name])
         kept = dict(state or {})
         about = {"update": update, "saved": time.time(), "policies": folders, "state": kept}
         (aside / _CHECKPOINT).write_text(json.dumps(about, allow_nan=False), "utf-8")
-        _sync(aside)
+        sync(aside)
         whole = checkpoints / f"{update:06d}"
-        if whole.exists():
-            _remove(whole)
-        aside.rename(whole)
-        _sync_folder(checkpoints)
+        before = [older for older in whole_checkpoints(checkpoints) if order(older)[0] == update]
+        if before:
+            # The one before stays until this one has a name, and goes before this one gets its own.
+            newer = checkpoints / f"{update:06d}.{max(map(order, before))[1] + 1}"
+            aside.rename(newer)
+            sync_folder(checkpoints)
+            for older in before:
+                remove(older)
+            newer.rename(whole)
+        else:
+            aside.rename(whole)
+        sync_folder(checkpoints)
         # Those that learn are written each time; to hold on to them would keep what nobody plays with any more.
         self._written = {
             name: (policy, policy.version, whole / folders[name])
             for name, policy in policies.items()
             if not policy.trainable
         }
-        for older in sorted(_whole(checkpoints), reverse=True)[keep:]:
-            _remove(older)
+        for older in sorted(whole_checkpoints(checkpoints), key=order, reverse=True)[max(keep, 1) :]:
+            remove(older)
         return Checkpoint(whole, update, kept, folders)
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint; None before the first one."""
-        found = max(_whole(self.folder / _CHECKPOINTS), default=None)
+        found = max(whole_checkpoints(self.folder / _CHECKPOINTS), key=order, default=None)
         if found is None:
             return None
-        about = json.loads((found / _CHECKPOINT).read_text("utf-8"))
-        return Checkpoint(found, about["update"], about["state"], about["policies"])
+        try:
+            about = read_object(found / _CHECKPOINT)
+            return Checkpoint(found, int(about["update"]), dict(about["state"]), dict(about["policies"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise ConfigurationError(
+                f"the checkpoint {str(found)!r} is damaged ({said}); move it away to go on from the one before"
+            ) from None
 
     def resume(self) -> Checkpoint | None:
         """The newest checkpoint, with the curve cut to its update, so that a lost update is on it once; None where
@@ -278,82 +342,64 @@ class Run:
 
 
 def list_runs(runs: str | Path = RUNS) -> list[Run]:
-    """The runs in a folder, the newest last."""
-    found = [Run.read(about.parent) for about in Path(runs).glob(f"*/{_ABOUT}")]
-    return sorted(found, key=lambda run: (run.about["created"], run.id))
+    """The runs in a folder, the newest last; a damaged one is passed over with a warning."""
+    found, damaged = read_runs(runs)
+    for error in damaged:
+        log.warning("%s", error.message)
+    return found
+
+
+def read_runs(runs: str | Path = RUNS) -> tuple[list[Run], list[ConfigurationError]]:
+    """The runs in a folder, the newest last, and what is wrong with those that cannot be read."""
+    found: list[Run] = []
+    damaged: list[ConfigurationError] = []
+    for about in sorted(Path(runs).glob(f"*/{_ABOUT}")):
+        if about.parent.name.startswith("."):
+            continue  # one that is being made
+        try:
+            found.append(Run.read(about.parent))
+        except ConfigurationError as error:
+            damaged.append(error)
+    return sorted(found, key=lambda run: (run.about["created"], run.id)), damaged
 
 
 def find_run(runs: str | Path = RUNS, name: str | None = None) -> Run:
     """The run of a name, or at a path, or else the newest; raises `ConfigurationError` when there is none."""
     if name is not None:
-        return Run.read(Path(runs) / name if (Path(runs) / name / _ABOUT).exists() else name)
+        inside = Path(runs) / name
+        return Run.read(inside if _is_name(name) and (inside / _ABOUT).exists() else name)
     found = list_runs(runs)
     if not found:
         raise ConfigurationError(f"there are no runs in {str(runs)!r}; `agent-env train` makes one")
     return found[-1]
 
 
-def _locked(folder: Path) -> int:
-    """Locks a run for the life of this process, however that ends."""
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    for _ in range(20):
-        # Whoever looks whether it is locked has it for a moment.
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        time.sleep(0.02)
-    os.close(lock)
-    raise ConfigurationError(f"another process has the run {folder.name!r} open; stop it first, or begin another run")
+def _is_name(name: str) -> bool:
+    return name not in {"", ".", ".."} and not set(name) & {"/", os.sep, "\0"}
 
 
-def _is_locked(folder: Path) -> bool:
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+def _check_name(name: str) -> None:
+    if not _is_name(name) or name.startswith(".") or name != name.strip():
+        raise ConfigurationError(
+            f"a run cannot have the name {name!r:.200}: it is that of a folder, without slashes, spaces around it or a "
+            "dot before it"
+        )
 
 
-def _whole(checkpoints: Path) -> Iterator[Path]:
-    """The complete checkpoints of a folder: others have names that begin with a dot."""
-    return (found for found in checkpoints.glob("[0-9]*") if found.name.isdigit())
+def _not_made(folder: Path, error: OSError) -> ConfigurationError:
+    if error.errno in _TAKEN:
+        return ConfigurationError(f"there is a run {str(folder)!r} already; resume it, or name another")
+    return ConfigurationError(f"the run {str(folder)!r:.300} cannot be made: {error.strerror}")
 
 
-def _remove(checkpoint: Path) -> None:
-    aside = checkpoint.with_name(f".{checkpoint.name}.old")
-    shutil.rmtree(aside, ignore_errors=True)
-    checkpoint.rename(aside)
-    shutil.rmtree(aside)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
-
-
-def _sync(folder: Path) -> None:
-    """Brings a tree to the disk, files before the folders that name them."""
-    for place, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            file = os.open(Path(place) / name, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-        _sync_folder(Path(place))
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+def _checked(line: dict[str, Any], reader: LineReader) -> dict[str, Any]:
+    """A line of a curve; the team went by "" in earlier ones."""
+    update, reward = line.get("update"), line.get("reward")
+    if isinstance(update, bool) or not isinstance(update, int):
+        raise reader.refusal(f"has no number of an update, but {update!r:.100}")
+    if not isinstance(reward, dict):
+        raise reader.refusal(f"has no `reward` by seat, but {reward!r:.100}")
+    for seat, value in reward.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise reader.refusal(f"has a reward of {value!r:.100} for {seat!r}")
+    return {**line, "reward": {seat or TEAM: value for seat, value in reward.items()}}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
-from agent_env.episodes import Episode, EpisodeStore
+from agent_env.episodes import Boundary, Episode, EpisodeStore
 from agent_env.errors import AgentFailed, ConfigurationError
 from agent_env.training.checkpoints import Run
 from agent_env.training.credit import Credit, RoleBaseline, credit_of
@@ -36,7 +36,7 @@ Before: TypeAlias = "Callable[[int], Seats | Awaitable[Seats | None] | None]"
 class Update:
     """One turn of the loop: the episodes that were played, and what the policies learned from them.
 
-    `reward` is the mean of each seat, or under "" that of the team where no seat has a reward of its own.
+    `reward` is the mean of each seat, or under "team" that of the team where no seat has a reward of its own.
     """
 
     number: int
@@ -225,13 +225,27 @@ async def evaluate(
 
 
 def mean_rewards(episodes: Sequence[Episode]) -> dict[str, float]:
-    """The mean reward by seat, and under "" of what counts for the whole team; episodes without one do not count."""
+    """The mean reward by seat, and under "team" of what counts for the whole team; episodes without one do not count."""
     sums: dict[str, tuple[float, int]] = {}
     for episode in episodes:
         for seat, value in rewards_by_seat(episode).items():
             total, count = sums.get(seat, (0.0, 0))
             sums[seat] = total + value, count + 1
     return {seat: total / count for seat, (total, count) in sorted(sums.items())}
+
+
+_FAULTS: Mapping[Boundary, str] = {
+    "request": "what was asked was at fault",
+    "refused": "it was refused",
+    "agent": "an agent failed",
+    "peer": "an agent that another one called failed",
+    "model": "a model failed",
+    "deadline": "it took too long",
+    "transport": "somebody could not be reached",
+    "protocol": "an answer broke its protocol",
+    "reward": "its reward could not be given",
+    "program": "the scenario itself raised",
+}
 
 
 class _Draw:
@@ -284,8 +298,8 @@ def _check(episodes: Sequence[Episode], number: int) -> None:
         return
     first = next(failure for episode in episodes for failure in episode.failures)
     raise AgentFailed(
-        f"none of the {len(episodes)} episodes of update {number} could be played; the first failed at its "
-        f"{first.boundary} ({first.code}): {first.message}"
+        f"none of the {len(episodes)} episodes of update {number} could be played. The first one failed because "
+        f"{_FAULTS[first.boundary]} (boundary {first.boundary!r}, code {first.code!r}): {first.message}"
     )
 
 

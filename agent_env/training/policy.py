@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import torch
 
@@ -116,7 +116,7 @@ class Policy:
         """
         folder = Path(directory)
         try:
-            about = json.loads((folder / "policy.json").read_text("utf-8"))
+            about = _read_about(folder / "policy.json")
         except FileNotFoundError:
             raise ConfigurationError(
                 f"{str(folder)!r} holds no policy; for a model of Hugging Face there is load_pretrained(name, folder)"
@@ -154,6 +154,22 @@ class Policy:
         return torch.optim.Adam(
             weights, lr=self.settings.learning_rate, betas=(0.9, 0.95), foreach=True if small else None
         )
+
+
+_WRITTEN = ("name", "version", "trainable", "max_tokens", "batch", "threaded", "context", "settings")
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    try:
+        about: Any = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"{str(path)!r} is no JSON that can be read ({error}); take another folder") from None
+    missing = [name for name in _WRITTEN if not isinstance(about, dict) or name not in about]
+    if missing:
+        raise ConfigurationError(
+            f"{str(path)!r} does not say {missing[0]!r}, as `Policy.save` writes it; take another folder"
+        )
+    return cast("dict[str, Any]", about)
 
 
 def load_model(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agent_env.episodes import Episode
+from agent_env.training.scenario import TEAM
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -53,7 +54,7 @@ class RolloutProgress:
             self._show()
 
     def rewards(self) -> dict[str, float]:
-        """The mean reward of late by seat, and under "" of what counts for the whole team."""
+        """The mean reward of late by seat, and under "team" of what counts for the whole team."""
         sums: dict[str, tuple[float, int]] = {}
         for rewards in self._late:
             for seat, value in rewards.items():
@@ -64,9 +65,10 @@ class RolloutProgress:
     def flush(self) -> None:
         """Brings the bar up to date."""
         means = self.rewards()
-        told = " ".join(f"{seat} {mean:.2f}".strip() for seat, mean in means.items())
+        before = f"{self.skipped} played before" if self.skipped else ""
+        told = " ".join(f"{seat} {mean:.2f}" for seat, mean in means.items())
         completed = self.played + self.skipped
-        self._progress.update(self._bar, completed=completed, failed=self.failed, reward=told or "—")
+        self._progress.update(self._bar, completed=completed, failed=self.failed, reward=told or "—", before=before)
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -76,11 +78,11 @@ class RolloutProgress:
 
 
 def rewards_by_seat(episode: Episode) -> dict[str, float]:
-    """What each seat that has a reward of its own earned (the team's included), or under "" what the team earned."""
+    """What each seat that has a reward of its own earned (the team's included), or under "team" what the team earned."""
     seats = {str(reward.target_id) for reward in episode.rewards if reward.target == "seat"}
     if not seats:
         team = episode.reward()
-        return {} if team is None else {"": team}
+        return {} if team is None else {TEAM: team}
     return {seat: value for seat in sorted(seats) if (value := episode.reward(seat)) is not None}
 
 
@@ -103,13 +105,14 @@ def rollout_progress(total: int | None, *, visible: bool = True) -> Generator[Ro
         Rate(),
         TextColumn("reward {task.fields[reward]}"),
         TextColumn("failed {task.fields[failed]}"),
+        TextColumn("{task.fields[before]}", style="yellow"),
         TimeRemainingColumn(),
         disable=not visible,
         refresh_per_second=4,
         speed_estimate_period=10,
         expand=True,
     ) as progress:
-        shown = RolloutProgress(progress, progress.add_task("", total=total, reward="—", failed=0))
+        shown = RolloutProgress(progress, progress.add_task("", total=total, reward="—", failed=0, before=""))
         try:
             yield shown
         finally:

@@ -7,6 +7,7 @@ make 90,000 parameters. Needs the extra `agent-env[train]`.
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -233,11 +234,21 @@ def make_model(tokenizer: WordTokenizer, *, seed: int, **shape: int) -> TinyLM:
         torch.set_rng_state(state)
 
 
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, pickle.UnpicklingError)
+"""What reading a folder raises that somebody has changed, or that was cut off."""
+
+
 def load_tiny(directory: Path) -> tuple[TinyLM, WordTokenizer]:
-    """Reads a model and its tokenizer that `TinyLM.save` wrote."""
-    config = json.loads((directory / "config.json").read_text("utf-8"))
-    tokenizer = WordTokenizer(config["words"])
-    shape = {name: config[name] for name in ("vocabulary", "width", "layers", "heads", "context")}
-    model = TinyLM(TinyConfig(**shape))
-    model.load_state_dict(torch.load(directory / "weights.pt", map_location="cpu", weights_only=True))
+    """Reads a model and its tokenizer that `TinyLM.save` wrote; raises `ConfigurationError` for what is none."""
+    try:
+        config = json.loads((directory / "config.json").read_text("utf-8"))
+        tokenizer = WordTokenizer(config["words"])
+        shape = {name: config[name] for name in ("vocabulary", "width", "layers", "heads", "context")}
+        model = TinyLM(TinyConfig(**shape))
+        model.load_state_dict(torch.load(directory / "weights.pt", map_location="cpu", weights_only=True))
+    except _DAMAGED as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigurationError(
+            f"the tiny model in {str(directory)!r} cannot be read ({said:.200}); take another folder"
+        ) from error
     return model, tokenizer

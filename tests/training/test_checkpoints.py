@@ -125,7 +125,7 @@ def test_a_checkpoint_that_was_being_written_is_none(tmp_path: Path) -> None:
 def test_the_curve_is_cut_to_the_checkpoint_that_is_gone_on_from(tmp_path: Path) -> None:
     with Run.create(tmp_path, name="a") as run:
         for update in range(1, 6):
-            run.record({"update": update, "reward": {"": update / 10}})
+            run.record({"update": update, "reward": {"team": update / 10}})
             if update == 3:
                 run.save(update, {"p": fresh()})
     with (tmp_path / "a" / "curve.jsonl").open("ab") as file:
@@ -134,8 +134,8 @@ def test_the_curve_is_cut_to_the_checkpoint_that_is_gone_on_from(tmp_path: Path)
         assert len(run.curve()) == 5
         checkpoint = run.resume()
         assert checkpoint is not None and checkpoint.update == 3
-        run.record({"update": 4, "reward": {"": 0.9}})
-        assert [(line["update"], line["reward"][""]) for line in run.curve()] == [
+        run.record({"update": 4, "reward": {"": 0.9}})  # as earlier releases wrote the team
+        assert [(line["update"], line["reward"]["team"]) for line in run.curve()] == [
             (1, 0.1),
             (2, 0.2),
             (3, 0.3),

@@ -122,7 +122,7 @@ async def test_listed_tasks_are_gone_through_in_shuffled_rounds(place: Place) ->
     scenario = replace(game(), play=play, score=lambda episode: {"team": {"one": 1.0}})
     for update in await train(place, {"p": fresh()}, scenario=scenario, tasks=tasks, group_size=1, updates=3):
         played.append([episode.task["id"] for episode in update.episodes])
-        assert update.reward == {"": 1.0}
+        assert update.reward == {"team": 1.0}
     flat = [task for update in played for task in update]
     assert [len(update) for update in played] == [4, 4, 4]
     assert sorted(flat[:6]) == sorted(flat[6:]) == sorted(task["id"] for task in tasks)
@@ -273,7 +273,7 @@ async def test_where_nothing_can_be_played_the_first_reason_is_told(place: Place
 
     with Run.create(tmp_path, name="a") as run:
         with pytest.raises(
-            AgentFailed, match=r"none of the 16 episodes of update 1 could be played; the first failed at"
+            AgentFailed, match=r"update 1 could be played. The first one failed because the scenario itself raised .boundary 'program'"
         ):
             await train(place, {"p": fresh()}, scenario=replace(game(), play=play), run=run)
         assert run.curve() == [] and run.latest() is None

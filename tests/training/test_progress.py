@@ -61,13 +61,13 @@ async def test_one_bar_goes_on_over_several_rollouts(
     with rollout_progress(5) as bar:
         bar.describe("first")
         await collect(rollout(team, [1, -1], progress=bar))
-        assert bar.rewards() == {"": 1.0}
+        assert bar.rewards() == {"team": 1.0}
         bar.describe("second")
         assert bar.rewards() == {}
         await collect(rollout(team, [0, 0, 1], progress=bar))
     assert (bar.played, bar.failed, bar.skipped) == (5, 1, 0)
     text = shown(capsys)
-    assert "second" in text and "5/5" in text and "reward 0.33" in text and "failed 1" in text
+    assert "second" in text and "5/5" in text and "reward team 0.33" in text and "failed 1" in text
     with rollout_progress(1, visible=False) as bar:
         bar.add(Episode("e"))
     assert shown(capsys) == ""
@@ -91,6 +91,6 @@ def test_what_a_seat_earned_has_the_teams_part_and_none_is_nothing() -> None:
     episode.score("x", None)
     assert rewards_by_seat(episode) == {}
     episode.score("y", 1.0)
-    assert rewards_by_seat(episode) == {"": 1.0}
+    assert rewards_by_seat(episode) == {"team": 1.0}
     episode.score("z", 0.5, seat="a", weight=2.0)
     assert rewards_by_seat(episode) == {"a": 2.0}
