@@ -18,7 +18,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from math import isfinite
 from types import UnionType
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from agent_env.errors import InvalidArguments, ProtocolError
 
@@ -251,11 +251,12 @@ def read(kind: type[R], value: Mapping[str, Json]) -> R:
     is not of its type."""
     if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ProtocolError(f"a {_name(kind)!r} record is a JSON object, not {shown(value)}")
-    names: tuple[str, ...] = cast(Any, kind).__match_args__
-    given = {name: value[name] for name in names if name in value}
-    for name, plain, fits, wanted in _checks(cast(Any, kind)):
-        if name in given and type(given[name]) not in plain and not fits(given[name]):
-            raise _misfit(kind, name, wanted, given[name])
+    given: dict[str, Json] = {}
+    for name, check in _checks(cast(Any, kind)).items():
+        if name in value:
+            given[name] = field = value[name]
+            if check is not None and not _passes(field, check):
+                raise _misfit(kind, name, check, field)
     try:
         return kind(**given)
     except TypeError:
@@ -267,10 +268,9 @@ def read(kind: type[R], value: Mapping[str, Json]) -> R:
 def check_fields(record: Any) -> None:
     """Raises `ProtocolError` when a field is not of the type that its annotation tells: JSON of others is not trusted."""
     kind: Any = type(record)
-    for name, plain, fits, wanted in _checks(kind):
-        value = getattr(record, name)
-        if type(value) not in plain and not fits(value):
-            raise _misfit(kind, name, wanted, value)
+    for name, check in _checks(kind).items():
+        if check is not None and not _passes(getattr(record, name), check):
+            raise _misfit(kind, name, check, getattr(record, name))
 
 
 def items(value: Mapping[str, Json], name: str, *, of: str) -> list[Json]:
@@ -297,24 +297,37 @@ def shown(value: Json) -> str:
         return f"a {type(value).__name__} that is too large to show"
 
 
-def _misfit(kind: type[Any], name: str, wanted: str, value: Any) -> ProtocolError:
+_Fits: TypeAlias = Callable[[Any], bool]
+
+
+class _Check(NamedTuple):
+    """Classes whose values fit a field, if they are finite; a test for the rest; and what is wanted."""
+
+    plain: frozenset[Any]
+    fits: _Fits
+    wanted: str
+
+
+def _passes(value: Any, check: _Check) -> bool:
+    kind = type(value)
+    return (isfinite(value) if kind is float else True) if kind in check.plain else check.fits(value)
+
+
+def _misfit(kind: type[Any], name: str, check: _Check, value: Any) -> ProtocolError:
+    wanted = check.wanted
     if isinstance(value, int | float) and not finite(value) and "float" in wanted:
         wanted = f"finite ({wanted})"
     return ProtocolError(f"the field {name!r} of a {_name(kind)!r} record must be {wanted}, not {shown(value)}")
 
 
-_Fits: TypeAlias = Callable[[Any], bool]
-
-
 @cache
-def _checks(kind: type[Any]) -> tuple[tuple[str, frozenset[Any], _Fits, str], ...]:
-    """Of each field that is not of any type: its name, classes whose values all fit, a test for the rest, and what is
-    wanted."""
-    hints = get_type_hints(kind)
-    checked = [
-        (name, hints[name], kind.__annotations__[name]) for name in kind.__match_args__ if hints[name] is not Any
-    ]
-    return tuple((name, _plain(hint), _fitting(hint), wanted) for name, hint, wanted in checked)
+def _checks(kind: type[Any]) -> Mapping[str, _Check | None]:
+    """The check of each field; None of one that may be anything."""
+    hints, wanted = get_type_hints(kind), kind.__annotations__
+    return {
+        name: None if hints[name] is Any else _Check(_plain(hints[name]), _fitting(hints[name]), wanted[name])
+        for name in kind.__match_args__
+    }
 
 
 def _plain(hint: Any) -> frozenset[Any]:
@@ -322,8 +335,8 @@ def _plain(hint: Any) -> frozenset[Any]:
         return frozenset[Any]().union(*map(_plain, get_args(hint)))
     if get_origin(hint) is dict:
         return frozenset({dict})
-    # A float may be none, or infinite, and an int too large for one: each is looked at.
-    return frozenset({hint} if isinstance(hint, type) and hint is not float else ())
+    # A whole number may be too large for a float, and is looked at.
+    return frozenset({hint} if isinstance(hint, type) else ())
 
 
 def _fitting(hint: Any) -> _Fits:
