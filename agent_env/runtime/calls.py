@@ -161,7 +161,11 @@ class Call:
         if not done:
             task.cancel()
             log.error("the record of the cancelled call %s could not be kept in time", self.frame.call_id)
-        elif task.exception() is not None:
+        elif (error := task.exception()) is not None:
+            # Whoever stops a run closes it at once, and the gateway then says no: that is no bug to trace.
             log.error(
-                "the record of the cancelled call %s could not be kept", self.frame.call_id, exc_info=task.exception()
+                "the record of the cancelled call %s could not be kept: %s",
+                self.frame.call_id,
+                error,
+                exc_info=None if isinstance(error, AgentEnvError) else error,
             )

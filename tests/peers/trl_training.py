@@ -33,14 +33,14 @@ from agent_env.training.update import batch, token_logprobs
 def run(way: str, warm: dict[str, Any]) -> dict[str, Any]:
     """One way, from weights that were warmed up: what its trainer logged, and how they changed."""
     options = argparse.Namespace(
-        model=None, vllm=None, steps=STEPS, seed=0, runs=work / "runs", episodes=work / "episodes.db"
+        model=None, vllm=None, steps=STEPS, save_steps=STEPS, seed=0, episodes=work / "episodes.db"
     )
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed=0)
     model.load_state_dict(warm)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     result = train.Result(way, (0.0, 0.0))
-    trainer = train.train(way, options, model, tokenizer, result)
+    trainer = train.train(way, options, work / "runs", model, tokenizer, result)
     after = dict(trainer.model.named_parameters())
     logged = [entry for entry in trainer.state.log_history if "reward" in entry]
     names = ("reward", "loss", "grad_norm", "num_tokens", "entropy", "tools/call_frequency", "episodes/without_reward")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from agent_env.training.tiny import WordTokenizer, make_model
 
 # Tests are no packages; this is how they find what they share.
 sys.path.insert(0, str(Path(__file__).parent))
+
+from example_runs import Stopped, stopped_and_gone_on
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,3 +32,16 @@ def tokenizer() -> WordTokenizer:
 @pytest.fixture
 def policy(tokenizer: WordTokenizer) -> Policy:
     return Policy("A", make_model(tokenizer, seed=1), tokenizer, seed=1)
+
+
+@pytest.fixture(scope="session")
+def stopped_example(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Stopped]:
+    """Gives an example that was stopped and gone on with; each is run once."""
+    ran: dict[str, Stopped] = {}
+
+    def played(name: str) -> Stopped:
+        if name not in ran:
+            ran[name] = stopped_and_gone_on(name, tmp_path_factory.mktemp(name))
+        return ran[name]
+
+    return played

@@ -1,94 +1,47 @@
-"""The example `delegation`: run shortened and stopped once, as a user runs and stops it."""
+"""The example `delegation`, run shortened, stopped once and gone on with."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 from types import ModuleType
 
 import pytest
 import torch
+from example_runs import SECONDS, Stopped
 
-from agent_env.episodes import CallRecord, EdgeRecord, Episode, open_episodes
+from agent_env.episodes import CallRecord, EdgeRecord, Episode
 from agent_env.training import Policy, cut_rows, learn
 from agent_env.training.checkpoints import Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multiagent" / "delegation"
 SEATS = ("manager", "ann", "bob", "eve")
 UPDATES, BATCH, EVALUATED = 8, 256, 48
-SECONDS = 200
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * SECONDS)]
 
 
-@dataclass
-class Played:
-    """The example, stopped in the midst of training and gone on with."""
-
-    folder: Path
-    before: list[dict[str, object]]
-    stopped: str
-    shown: str
-    episodes: list[Episode]
-
-    def figures(self, table: str, arm: str) -> list[float]:
-        """A line of one of the tables: sampled before, after, worst, greedy before, after."""
-        lines = self.shown[self.shown.index(table) :].splitlines()
-        line = next(line for line in lines if line.startswith(f"│ {arm}"))
-        return [float(cell) for cell in line.split("│")[3:] if cell.strip()]
-
-    def policies(self, run: str) -> dict[str, Policy]:
-        """The policies that a run ended with."""
-        checkpoint = Run.read(self.folder / run).latest()
-        assert checkpoint is not None
-        return {seat: checkpoint.load(seat) for seat in SEATS}
+def figures(shown: str, table: str, arm: str) -> list[float]:
+    """A line of one of the tables: sampled before, after, worst, greedy before, after."""
+    lines = shown[shown.index(table) :].splitlines()
+    line = next(line for line in lines if line.startswith(f"│ {arm}"))
+    return [float(cell) for cell in line.split("│")[3:] if cell.strip()]
 
 
-@contextmanager
-def started(*flags: str, runs: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "error", str(EXAMPLE / "train.py"), *flags, "--runs", str(runs)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+def policies(folder: Path) -> dict[str, Policy]:
+    """The policies that a run ended with."""
+    checkpoint = Run.read(folder).latest()
+    assert checkpoint is not None
+    return {seat: checkpoint.load(seat) for seat in SEATS}
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    runs = tmp_path_factory.mktemp("delegation")
-    flags = ("--arms", "manager", "--updates", str(UPDATES), "--evaluated", str(EVALUATED))
-    with started(*flags, runs=runs) as process:
-        ended = time.monotonic() + SECONDS
-        while not (curves := [*runs.glob("*/manager-0/curve.jsonl")]) or curves[0].read_bytes().count(b"\n") < 2:
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < ended, "no second update"
-            time.sleep(0.05)
-        # As a terminal does at Ctrl-C.
-        os.killpg(process.pid, signal.SIGINT)
-        stopped, _ = process.communicate(timeout=60)
-        assert process.returncode == 1, stopped
-    (folder,) = runs.iterdir()
-    before = Run.read(folder / "manager-0").curve()
-    with started("--resume", runs=runs) as process:
-        shown, _ = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, shown
-    assert [*runs.iterdir()] == [folder]
-    with open_episodes(folder) as kept:
-        return Played(folder, before, stopped, shown, list(kept.find()))
+def played(stopped_example: Callable[[str], Stopped]) -> Stopped:
+    return stopped_example("delegation")
 
 
 @pytest.fixture
@@ -105,23 +58,13 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("agents", None)
 
 
-def test_a_run_that_was_stopped_goes_on_and_its_curve_with_it(played: Played) -> None:
-    assert f"stopped; go on with --resume {played.folder}" in played.stopped
-    assert "Traceback" not in played.stopped
-    curve = Run.read(played.folder / "manager-0").curve()
-    assert 2 <= len(played.before) < UPDATES and curve[: len(played.before)] == played.before
-    assert [line["update"] for line in curve] == list(range(1, UPDATES + 1))
-    trained = [e for e in played.episodes if e.info["phase"] == "training" and e.info["update"] > len(played.before)]
-    versions = {(e.info["update"], call.policy_version) for e in trained for call in calls(e, "manager")}
-    # An update that was stopped before it was whole is played again, by the same weights.
-    assert versions == {(update, update - 1) for update in range(len(played.before) + 1, UPDATES + 1)}
-    assert (played.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert {run: Run.read(played.folder / run).state for run in ("", "fresh-0", "manager-0")} == dict.fromkeys(
-        ("", "fresh-0", "manager-0"), "finished"
-    )
+def test_what_all_arms_begin_with_is_a_run_as_well(played: Stopped) -> None:
+    fresh = Run.read(played.folder / "fresh-0")
+    assert fresh.state == "finished" and fresh.curve() == []
+    assert set(fresh.about["figures"]) == {"sampled", "greedy"}
 
 
-def test_the_manager_learns_whom_to_ask(played: Played) -> None:
+def test_the_manager_learns_whom_to_ask(played: Stopped) -> None:
     routed: dict[int, list[float]] = {}
     for episode in played.episodes:
         if episode.info["phase"] == "training":
@@ -130,7 +73,7 @@ def test_the_manager_learns_whom_to_ask(played: Played) -> None:
     assert 1 / 3 < first < 0.6 and last > first + 0.06
 
 
-def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(played: Played) -> None:
+def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(played: Stopped) -> None:
     assert "(0 failed)" in played.shown
     for table, score in (("mean reward", "right"), ("how often the right specialist was asked", "routed")):
         shown: list[float] = []
@@ -138,12 +81,12 @@ def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(
             for phase in ("before", "after"):
                 fresh = [e for e in played.episodes if e.info["phase"] == phase and e.info["temperature"] == heat]
                 shown.append(round(mean([scores(episode)[score] for episode in fresh]), 3))
-        before, after, worst, greedy_before, greedy_after = played.figures(table, "manager only")
+        before, after, worst, greedy_before, greedy_after = figures(played.shown, table, "manager only")
         assert [before, after, greedy_before, greedy_after] == shown and worst == after
 
 
 def test_every_episode_is_on_disk_with_whom_the_manager_asked_and_what_it_made_of_it(
-    played: Played, example: ModuleType
+    played: Stopped, example: ModuleType
 ) -> None:
     phases = Counter(episode.info["phase"] for episode in played.episodes)
     fresh = EVALUATED + len(example.WORDS)
@@ -169,8 +112,8 @@ def test_every_episode_is_on_disk_with_whom_the_manager_asked_and_what_it_made_o
         assert values["routed"] == (example.EXPERTS[episode.task] == name[1:])
 
 
-def test_each_policy_trains_on_its_own_turns_alone(played: Played) -> None:
-    trained, fresh = played.policies("manager-0"), played.policies("fresh-0")
+def test_each_policy_trains_on_its_own_turns_alone(played: Stopped) -> None:
+    trained, fresh = policies(played.folder / "manager-0"), policies(played.folder / "fresh-0")
     assert trained["manager"].version == UPDATES and not same(trained["manager"], fresh["manager"])
     for seat in SEATS[1:]:
         assert trained[seat].version == 0 and same(trained[seat], fresh[seat])

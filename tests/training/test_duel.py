@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType
 
 import anyio
 import pytest
+from example_runs import SECONDS, Stopped, started
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_env.episodes import Episode, open_episodes
+from agent_env.episodes import Episode
 from agent_env.training import Policy, Scenario, Seat, Team, WordTokenizer, cut_rows, evaluate, make_model
-from agent_env.training.checkpoints import Run
 from agent_env.training.place import policies_served
 from agent_env.training.sampling import Prompt
 
@@ -31,7 +26,6 @@ pytestmark = pytest.mark.anyio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multiagent" / "duel"
 UPDATES, GAMES, EVALUATED = 7, 192, 60
-SECONDS = 200
 
 
 def loaded(name: str) -> ModuleType:
@@ -153,77 +147,26 @@ def test_a_warm_model_knows_which_moves_can_be_made_and_prefers_none() -> None:
     assert min(counts[move] for move in game.moves([3, 0])) > 40
 
 
-@dataclass
-class Played:
-    """The example, stopped in the midst of training and gone on with."""
-
-    folder: Path
-    before: list[dict[str, object]]
-    stopped: str
-    shown: str
-    episodes: list[Episode]
-
-
-@contextmanager
-def started(*flags: str, runs: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "error", str(EXAMPLE / "train.py"), *flags, "--runs", str(runs)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    runs = tmp_path_factory.mktemp("duel")
-    flags = ("--arms", "baselines", "--seeds", "1", "--warm", "150")
-    with started(*flags, "--updates", str(UPDATES), "--evaluated", str(EVALUATED), runs=runs) as process:
-        ended = time.monotonic() + SECONDS
-        while not (curves := [*runs.glob("*/baselines-0/curve.jsonl")]) or curves[0].read_bytes().count(b"\n") < 2:
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < ended, "no second update"
-            time.sleep(0.05)
-        # As a terminal does at Ctrl-C.
-        os.killpg(process.pid, signal.SIGINT)
-        stopped, _ = process.communicate(timeout=60)
-        assert process.returncode == 1, stopped
-    (folder,) = runs.iterdir()
-    before = Run.read(folder / "baselines-0").curve()
-    with started("--resume", runs=runs) as process:
-        shown, _ = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, shown
-    assert [*runs.iterdir()] == [folder]
-    with open_episodes(folder) as kept:
-        return Played(folder, before, stopped, shown, list(kept.find()))
+def played(stopped_example: Callable[[str], Stopped]) -> Stopped:
+    return stopped_example("duel")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)
-def test_a_duel_that_was_stopped_goes_on_with_its_past_versions_and_baselines(played: Played) -> None:
-    assert f"stopped; go on with --resume {played.folder}" in played.stopped
-    assert "Traceback" not in played.stopped
-    run = Run.read(played.folder / "baselines-0")
-    curve = run.curve()
-    assert 2 <= len(played.before) < UPDATES and curve[: len(played.before)] == played.before
-    assert [line["update"] for line in curve] == list(range(1, UPDATES + 1))
-    assert (run.state, Run.read(played.folder).state) == ("finished", "finished")
-    checkpoint = run.latest()
+def test_a_duel_that_was_stopped_goes_on_with_its_past_versions_and_baselines(played: Stopped) -> None:
+    checkpoint = played.run.latest()
     assert checkpoint is not None and checkpoint.update == UPDATES
     assert set(checkpoint.policies) == {"player", "past-0", "past-6"}
     versions = {name: checkpoint.load(name).version for name in checkpoint.policies}
     assert versions == {"player": UPDATES, "past-0": 0, "past-6": 0}
     averages = checkpoint.state["role_baseline"]
     assert set(averages) == {"duel/first", "duel/second"} and all(-1 < value < 1 for value in averages.values())
-    assert (played.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)
-def test_it_plays_in_each_seat_against_the_past_and_in_both_against_itself(played: Played) -> None:
+def test_it_plays_in_each_seat_against_the_past_and_in_both_against_itself(played: Stopped) -> None:
     seen: dict[int, Counter[tuple[str, str]]] = {}
     for episode in played.episodes:
         if episode.info["phase"] == "training" and episode.info["update"] > len(played.before):
@@ -241,7 +184,7 @@ def test_it_plays_in_each_seat_against_the_past_and_in_both_against_itself(playe
 
 @pytest.mark.long
 @pytest.mark.timeout(3 * SECONDS)
-def test_every_fresh_position_is_played_from_both_seats_against_the_frozen_start(played: Played) -> None:
+def test_every_fresh_position_is_played_from_both_seats_against_the_frozen_start(played: Stopped) -> None:
     for phase in ("before", "after"):
         games = [episode for episode in played.episodes if episode.info["phase"] == phase]
         starts = {
@@ -255,12 +198,12 @@ def test_every_fresh_position_is_played_from_both_seats_against_the_frozen_start
                 expected = "player" if trace.seat == episode.info["seat"] else train.START
                 assert {call.model for call in trace.calls} == {expected}
         wins = [episode.reward(episode.info["seat"]) == 1.0 for episode in games]
-        about = Run.read(played.folder / "baselines-0").about
+        about = played.run.about
         assert about[phase]["won"] == pytest.approx(sum(wins) / EVALUATED)
         assert f"{about[phase]['won']:.3f}" in played.shown
 
 
 def test_an_odd_number_of_fresh_games_is_refused(tmp_path: Path) -> None:
-    with started("--evaluated", "7", runs=tmp_path) as process:
+    with started("duel", "--evaluated", "7", runs=tmp_path) as process:
         shown, _ = process.communicate(timeout=60)
     assert process.returncode == 2 and "even number" in shown

@@ -7,12 +7,10 @@ updates. Stop it with Ctrl-C, and go on with `python train.py --resume`.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +21,7 @@ from agents import NOBODY, SPECIALISTS
 from rich.console import Console
 from rich.table import Table
 
-from agent_env.episodes import Episode, EpisodeStore
+from agent_env.episodes import Episode
 from agent_env.launch import agents_served
 from agent_env.net.garbage import collect_rarely
 from agent_env.training import (
@@ -34,49 +32,14 @@ from agent_env.training import (
     Settings,
     Team,
     WordTokenizer,
-    evaluate,
     make_model,
     plot_curves,
-    rollout_progress,
-    training_loop,
     warm_start,
 )
-from agent_env.training.checkpoints import find_run
-from agent_env.training.place import Place, policies_served
-from agent_env.training.progress import RolloutProgress
+from agent_env.training.study import Study, add_run_options, arms_table, begin_run, mean_score, play_run, study
 
-FACTS = {
-    "ann": {
-        "austria": "vienna",
-        "chile": "santiago",
-        "ghana": "accra",
-        "iran": "tehran",
-        "latvia": "riga",
-        "norway": "oslo",
-        "nepal": "kathmandu",
-        "qatar": "doha",
-    },
-    "bob": {
-        "bitter": "sweet",
-        "cheap": "dear",
-        "early": "late",
-        "empty": "full",
-        "loud": "quiet",
-        "sharp": "blunt",
-        "thick": "thin",
-        "weak": "strong",
-    },
-    "eve": {
-        "calf": "cow",
-        "chick": "hen",
-        "cub": "bear",
-        "fawn": "deer",
-        "foal": "horse",
-        "kid": "goat",
-        "lamb": "sheep",
-        "puppy": "dog",
-    },
-}
+AGENTS = Path(__file__).with_name("agents.py")
+FACTS: dict[str, dict[str, str]] = json.loads((AGENTS.parents[1] / "facts.json").read_text("utf-8"))
 ANSWERS = {word: answer for facts in FACTS.values() for word, answer in facts.items()}
 WORDS = list(ANSWERS)
 EXPERTS = {word: name for name, facts in FACTS.items() for word in facts}
@@ -84,7 +47,6 @@ KNOWN = 0.5  # the part of its facts that a fresh specialist knows
 HINT = 0.25  # how often a fresh manager has seen the right specialist be asked, and not just anyone
 
 SEATS = ("manager", *SPECIALISTS)
-AGENTS = Path(__file__).with_name("agents.py")
 ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none": ()}
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
 SETTINGS = {
@@ -117,83 +79,65 @@ delegation = Scenario(
 )
 
 
-@dataclass
-class Trainer:
-    """What all runs have in common: where policies are served, where episodes go, and the bar."""
+async def begin(runs: Study, seed: int, options: argparse.Namespace) -> Run:
+    """The policies that all arms of a seed begin with, and what they are worth."""
+    runs.progress.describe(f"before, seed {seed}")
+    with runs.open(f"fresh-{seed}") as run:
+        if run.latest() is None:
+            run.save(0, fresh_policies(seed))
+        policies, info = loaded(run), {"arm": "fresh", "seed": seed, "phase": "before"}
+        await runs.once(run, "figures", lambda: evaluate(runs, policies, options, info), episodes=evaluation(options))
+        run.finish()
+    return run
 
-    options: argparse.Namespace
-    folder: Path
-    place: Place
-    store: EpisodeStore
-    progress: RolloutProgress
 
-    async def begin(self, seed: int) -> Run:
-        """The policies that all arms of a seed begin with, and what they are worth."""
-        with self.open(f"fresh-{seed}") as run:
-            if not run.about["finished"]:
-                policies = fresh_policies(seed)
-                self.progress.describe(f"before, seed {seed}")
-                run.save(0, policies)
-                run.about["figures"] = await self.evaluate(policies, arm="fresh", seed=seed, phase="before")
-                run.finish()
-        return run
+async def train(runs: Study, arm: str, seed: int, fresh: Run, options: argparse.Namespace) -> Run:
+    """One run of an arm, from where an earlier start left it: updates after every batch of episodes, evaluates."""
+    runs.progress.describe(f"{NAMES[arm]}, seed {seed}")
+    policies, info = loaded(fresh), {"arm": arm, "seed": seed}
+    for seat, policy in policies.items():
+        policy.trainable = seat in ARMS[arm]
+    with runs.open(f"{arm}-{seed}") as run:
+        await runs.train(
+            run,
+            delegation,
+            WORDS,
+            policies,
+            updates=options.updates,
+            group_size=GROUP,
+            tasks_per_update=TASKS,
+            credit="per_prompt",
+            seed=seed,
+            info=info,
+        )
+        after = {**info, "phase": "after"}
+        await runs.once(run, "figures", lambda: evaluate(runs, policies, options, after), episodes=evaluation(options))
+        run.finish()
+    return run
 
-    async def train(self, arm: str, seed: int, fresh: Run) -> Run:
-        """One run of an arm, from where an earlier start left it: updates after every batch of episodes, evaluates."""
-        with self.open(f"{arm}-{seed}") as run:
-            if run.about["finished"]:
-                self.progress.skip(self.options.updates * TASKS * GROUP + self.options.evaluated + len(WORDS))
-                return run
-            self.progress.describe(f"{NAMES[arm]}, seed {seed}")
-            begun = fresh.latest()
-            assert begun is not None
-            policies = {seat: begun.load(seat) for seat in SEATS}
-            for seat, policy in policies.items():
-                policy.trainable = seat in ARMS[arm]
-            if (checkpoint := run.latest()) is not None:
-                self.progress.skip(checkpoint.update * TASKS * GROUP)
-            updates = training_loop(
-                delegation,
-                WORDS,
-                policies,
-                updates=self.options.updates,
-                run=run,
-                place=self.place,
-                store=self.store,
-                group_size=GROUP,
-                tasks_per_update=TASKS,
-                credit="per_prompt",
-                seed=seed,
-                info={"arm": arm, "seed": seed, "phase": "training"},
-                progress=self.progress,
-            )
-            async with aclosing(updates):
-                async for _ in updates:
-                    pass
-            run.about["figures"] = await self.evaluate(policies, arm=arm, seed=seed, phase="after")
-            run.finish()
-        return run
 
-    async def evaluate(self, policies: Mapping[str, Policy], **info: str | int) -> Figures:
-        """What fresh episodes are worth, sampled, and greedy: then those of one word are all the same."""
-        found: Figures = {}
-        for how, temperature, count in (("sampled", 1.0, self.options.evaluated), ("greedy", 0.0, len(WORDS))):
-            episodes = await evaluate(
-                delegation,
-                [WORDS[index % len(WORDS)] for index in range(count)],
-                policies,
-                place=self.place,
-                temperature=temperature,
-                store=self.store,
-                info=info,
-                progress=self.progress,
-            )
-            found[how] = [mean(episodes, "right"), mean(episodes, "routed")]
-        return found
+async def evaluate(
+    runs: Study, policies: Mapping[str, Policy], options: argparse.Namespace, info: Mapping[str, str | int]
+) -> Figures:
+    """What fresh episodes are worth, sampled, and greedy: then those of one word are all the same."""
+    found: Figures = {}
+    for how, temperature, count in (("sampled", 1.0, options.evaluated), ("greedy", 0.0, len(WORDS))):
+        words = [WORDS[index % len(WORDS)] for index in range(count)]
+        episodes = await runs.evaluate(delegation, words, policies, temperature=temperature, info=info)
+        found[how] = [mean_score(episodes, "right"), mean_score(episodes, "routed")]
+    return found
 
-    def open(self, name: str) -> Run:
-        """Begins a run within this one, or goes on with it."""
-        return Run.open(self.folder / name) if (self.folder / name).exists() else Run.create(self.folder, name=name)
+
+def evaluation(options: argparse.Namespace) -> int:
+    """How many episodes an evaluation plays."""
+    return int(options.evaluated) + len(WORDS)
+
+
+def loaded(run: Run) -> dict[str, Policy]:
+    """The policies of a run's newest checkpoint."""
+    checkpoint = run.latest()
+    assert checkpoint is not None
+    return {seat: checkpoint.load(seat) for seat in SEATS}
 
 
 def fresh_policies(seed: int) -> dict[str, Policy]:
@@ -233,71 +177,45 @@ def specialist_example(rng: random.Random, facts: Mapping[str, str], known: Sequ
     return word, facts[word] if word in known else rng.choice(list(facts.values()))
 
 
-def mean(episodes: Sequence[Episode], name: str) -> float:
-    """The mean of one score; raises `SystemExit` when no episode was scored."""
-    values = [
-        score.value
-        for episode in episodes
-        for score in episode.rewards
-        if score.name == name and score.value is not None
-    ]
-    if not values:
-        raise SystemExit(f"no episode could be played; the first says: {episodes[0].failures}")
-    return sum(values) / len(values)
-
-
-def table(title: str, runs: Mapping[tuple[str, int], Run], which: int) -> Table:
+def table(title: str, arms: Mapping[str, Sequence[Run]], fresh: Sequence[Run], which: int) -> Table:
     """What each arm reached: the mean over its seeds, and its worst seed."""
-    shown = Table(title=title, title_justify="left")
-    for name in ("", "seeds", "sampled\nbefore", "sampled\nafter", "worst\nseed", "greedy\nbefore", "greedy\nafter"):
-        shown.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for arm in [arm for arm in ARMS if any(arm == ran for ran, _ in runs)]:
-        seeds = [seed for ran, seed in runs if ran == arm]
-        figures: list[float] = []
-        for how in ("sampled", "greedy"):
-            before, after = (
-                [runs[name, seed].about["figures"][how][which] for seed in seeds] for name in ("fresh", arm)
-            )
-            figures += [sum(before) / len(seeds), sum(after) / len(seeds), *([min(after)] if how == "sampled" else [])]
-        shown.add_row(NAMES[arm], str(len(seeds)), *(f"{figure:.3f}" for figure in figures))
-    return shown
 
+    def figures(runs: Sequence[Run], how: str) -> list[float]:
+        return [run.about["figures"][how][which] for run in runs]
 
-def draw(path: Path, runs: Mapping[tuple[str, int], Run]) -> None:
-    """Draws the mean reward of each batch."""
-    curves = {
-        name: [[line["reward"][""] for line in run.curve()] for (ran, _), run in runs.items() if ran == arm]
-        for arm, name in NAMES.items()
+    columns = {
+        arm: {
+            "sampled\nbefore": figures(fresh, "sampled"),
+            "sampled\nafter": figures(runs, "sampled"),
+            "worst\nseed": [min(figures(runs, "sampled"))],
+            "greedy\nbefore": figures(fresh, "greedy"),
+            "greedy\nafter": figures(runs, "greedy"),
+        }
+        for arm, runs in arms.items()
     }
-    plot_curves(path, curves, title="A manager and three specialists")
+    return arms_table(title, columns)
 
 
-async def main(options: argparse.Namespace, outer: Run) -> dict[tuple[str, int], Run]:
+async def main(options: argparse.Namespace, outer: Run) -> None:
     """Plays every arm and says what came of it."""
-    folder = outer.folder
-    os.environ["AGENT_ENV_HUB"] = str(folder / "hub.db")
+    os.environ["AGENT_ENV_HUB"] = str(outer.folder / "hub.db")
     console = Console()
-    evaluated = options.evaluated + len(WORDS)
-    total = options.seeds * (evaluated + len(options.arms) * (options.updates * TASKS * GROUP + evaluated))
-    runs: dict[tuple[str, int], Run] = {}
-    began = time.monotonic()
-    with EpisodeStore(outer.episodes) as store, rollout_progress(total) as progress:
-        async with policies_served(folder / "gateway") as place, agents_served(AGENTS, *([seat] for seat in SEATS)):
-            trainer = Trainer(options, folder, place, store, progress)
-            for seed in range(options.seeds):
-                fresh = runs["fresh", seed] = await trainer.begin(seed)
-                for arm in options.arms:
-                    runs[arm, seed] = await trainer.train(arm, seed, fresh)
+    each = options.updates * TASKS * GROUP + evaluation(options)
+    total = options.seeds * (evaluation(options) + len(options.arms) * each)
+    fresh: list[Run] = []
+    arms: dict[str, list[Run]] = {NAMES[arm]: [] for arm in options.arms}
+    async with study(outer, episodes=total) as runs, agents_served(AGENTS, *([seat] for seat in SEATS)):
+        for seed in range(options.seeds):
+            fresh.append(await begin(runs, seed, options))
+            for arm in options.arms:
+                arms[NAMES[arm]].append(await train(runs, arm, seed, fresh[-1], options))
+        summary = runs.summary()
     outer.finish()
-    seconds = time.monotonic() - began
-    console.print(table("mean reward of fresh episodes", runs, 0))
-    console.print(table("how often the right specialist was asked", runs, 1))
-    draw(folder / "curve.png", runs)
-    console.print(
-        f"{progress.played} episodes ({progress.failed} failed) in {seconds:.0f} s, {progress.played / seconds:.0f} a "
-        f"second, all in {folder}"
-    )
-    return runs
+    console.print(table("mean reward of fresh episodes", arms, fresh, 0))
+    console.print(table("how often the right specialist was asked", arms, fresh, 1))
+    curves = {name: [[line["reward"]["team"] for line in run.curve()] for run in ran] for name, ran in arms.items()}
+    plot_curves(outer.folder / "curve.png", curves, title="A manager and three specialists")
+    console.print(summary)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -307,27 +225,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="runs of each arm")
     parser.add_argument("--updates", type=int, default=120, help=f"updates a run, of {TASKS * GROUP} episodes each")
     parser.add_argument("--evaluated", type=int, default=960, help="fresh episodes a sampled figure")
-    parser.add_argument("--runs", default="runs", help="where the results go")
-    parser.add_argument(
-        "--resume", nargs="?", const="", metavar="RUN", help="go on with that run, or the last, as it was begun"
-    )
+    add_run_options(parser)
     return parser.parse_args(arguments)
-
-
-def start(options: argparse.Namespace) -> tuple[argparse.Namespace, Run]:
-    """A new run, or the one to go on with and how that was begun."""
-    if options.resume is None:
-        return options, Run.create(options.runs, {"scenario": delegation.name, "options": vars(options)})
-    run = Run.open(find_run(options.runs, options.resume or None).folder)
-    return argparse.Namespace(**run.about["options"]), run
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     collect_rarely()
-    given, outer = start(parse())
-    try:
-        with outer:
-            uvloop.run(main(given, outer))
-    except KeyboardInterrupt:
-        raise SystemExit(f"stopped; go on with --resume {outer.folder}") from None
+    given, outer = begin_run(parse(), delegation.name)
+    play_run(outer, lambda: uvloop.run(main(given, outer)))

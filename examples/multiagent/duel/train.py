@@ -1,6 +1,7 @@
 """Trains one policy against itself and its past versions, with role baselines and without: `python train.py`.
 
 Three processes: the player, the gateway, and this one, which holds the policies, serves them, deals, plays and updates.
+Stop it with Ctrl-C, and go on with `python train.py --resume`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ import argparse
 import copy
 import functools
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +22,6 @@ from game import MOST, NAMES, OTHER, PLAYER, deal, duel, moves, told
 from rich.console import Console
 from rich.table import Table
 
-from agent_env.episodes import Episode, EpisodeStore
 from agent_env.launch import agents_served
 from agent_env.net.garbage import collect_rarely
 from agent_env.training import (
@@ -34,18 +32,12 @@ from agent_env.training import (
     Settings,
     TinyLM,
     WordTokenizer,
-    evaluate,
     make_model,
     plot_curves,
-    policies_served,
-    rollout_progress,
-    training_loop,
     warm_start,
 )
-from agent_env.training.checkpoints import find_run
 from agent_env.training.credit import Credit, Credited
-from agent_env.training.place import Place
-from agent_env.training.progress import RolloutProgress
+from agent_env.training.study import Study, add_run_options, arms_table, begin_run, play_run, study
 from agent_env.training.units import Unit
 
 AGENT = Path(__file__).with_name("agents.py")
@@ -67,139 +59,70 @@ ARMS: Mapping[str, Callable[[], Credit]] = {"baselines": RoleBaseline, "none": l
 TITLES = {"baselines": "by role", "none": "none"}
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What a policy reaches against the frozen start: the part of the games that it wins, in all and by seat, and the
-    part that it loses by a move that cannot be made."""
+async def train(runs: Study, arm: str, seed: int, options: argparse.Namespace) -> Run:
+    """One run of an arm, from where an earlier start left it: plays by turns in the first seat against a past version,
+    in the second against one, and in both; evaluates before and after."""
+    runs.progress.describe(f"baselines: {TITLES[arm]}, seed {seed}")
+    info = {"arm": arm, "seed": seed}
+    policies = fresh_policies(seed, options.warm)
 
-    won: float
-    first: float
-    second: float
-    illegal: float
+    def seats(number: int) -> dict[str, Seat]:
+        """Who plays in an update. Half of the past versions are the oldest, so that it is not forgotten."""
+        version = f"past-{(number - 1) // PAST * PAST}"
+        if version not in policies:
+            policies[version] = frozen(version, policies["player"], seed)
+        rng = Random(f"{seed}/{number}")
+        past = rng.choice([START, rng.choice([name for name in policies if name != "player"])])
+        own = taught(number)
+        return {OTHER[own]: Seat(PLAYER, past, trainable=False)} if own else {}
 
-
-@dataclass
-class Result:
-    """One run of an arm; its curve is the part of the games won against past versions."""
-
-    arm: str
-    seed: int
-    before: Figures
-    after: Figures
-    curve: list[float] = field(default_factory=list[float])
-
-
-class Trainer:
-    """Plays where policies are served, and keeps every game."""
-
-    def __init__(
-        self, options: argparse.Namespace, folder: Path, place: Place, store: EpisodeStore, progress: RolloutProgress
-    ) -> None:
-        self.options = options
-        self.folder = folder
-        self.place = place
-        self.store = store
-        self.progress = progress
-
-    async def train(self, arm: str, seed: int) -> Result:
-        """One run of an arm, from where an earlier start left it: evaluates, learns, evaluates."""
-        self.progress.describe(f"baselines: {TITLES[arm]}, seed {seed}")
-        folder = self.folder / f"{arm}-{seed}"
-        if not folder.exists():
-            facts = {"arm": arm, "seed": seed}
-            about = {"scenario": duel.name, **facts, "before": asdict(await self.measure({**facts, "phase": "before"}))}
-            Run.create(self.folder, about, name=folder.name).close()
-        else:
-            self.progress.skip(self.options.evaluated)
-        with Run.open(folder) as run:
-            reached = run.latest()
-            self.progress.skip(0 if reached is None else reached.update * GAMES)
-            if "after" in run.about:
-                self.progress.skip(self.options.evaluated)
-            else:
-                await self.learn(run)
-            curve = [(1 + line["reward"][seat]) / 2 for line in run.curve() if (seat := taught(line["update"]))]
-            return Result(arm, seed, Figures(**run.about["before"]), Figures(**run.about["after"]), curve)
-
-    async def learn(self, run: Run) -> None:
-        """Plays by turns in the first seat against a past version, in the second against one, and in both; then
-        evaluates."""
-        facts = {name: run.about[name] for name in ("arm", "seed")}
-        seed = facts["seed"]
-        policies = fresh_policies(seed, self.options.warm)
-
-        def seats(number: int) -> dict[str, Seat]:
-            """Who plays in an update. Half of the past versions are the oldest, so that it is not forgotten."""
-            version = f"past-{(number - 1) // PAST * PAST}"
-            if version not in policies:
-                policies[version] = frozen(version, policies["player"], seed)
-            rng = Random(f"{seed}/{number}")
-            past = rng.choice([START, rng.choice([name for name in policies if name != "player"])])
-            own = taught(number)
-            return {OTHER[own]: Seat(PLAYER, past, trainable=False)} if own else {}
-
-        loop = training_loop(
+    with runs.open(f"{arm}-{seed}") as run:
+        copies = fresh_policies(seed, options.warm)
+        before = {**info, "phase": "before"}
+        await runs.once(run, "before", lambda: measure(runs, copies, options, before), episodes=options.evaluated)
+        await runs.train(
+            run,
             duel,
             lambda rng, count: [deal(rng) for _ in range(count)],
             policies,
-            updates=self.options.updates,
-            run=run,
-            place=self.place,
-            store=self.store,
+            updates=options.updates,
             group_size=1,
             tasks_per_update=GAMES,
             concurrency=GAMES,
-            credit=ARMS[facts["arm"]](),
+            credit=ARMS[arm](),
             seed=seed,
             before=seats,
-            info={**facts, "phase": "training"},
-            progress=self.progress,
+            info=info,
         )
-        async with aclosing(loop):
-            async for _ in loop:
-                pass
-        run.about["after"] = asdict(await self.measure({**facts, "phase": "after"}, policies["player"]))
+        after = {**info, "phase": "after"}
+        copies = {**fresh_policies(seed, options.warm), "player": policies["player"]}
+        await runs.once(run, "after", lambda: measure(runs, copies, options, after), episodes=options.evaluated)
         run.finish()
+    return run
 
-    async def measure(self, facts: Mapping[str, Any], player: Policy | None = None) -> Figures:
-        """Plays fresh games of the policy, or else of a fresh one, against the frozen start: every position twice, seats
-        swapped."""
-        seed = facts["seed"]
-        policies = fresh_policies(seed, self.options.warm)
-        policies["player"] = player or policies["player"]
-        rng = Random(f"fresh {seed} {facts['phase']}")
-        starts = [deal(rng) for _ in range(self.options.evaluated // 2)]
-        played = {
-            seat: ended(
-                await evaluate(
-                    replace(duel, seats={**duel.seats, OTHER[seat]: Seat(PLAYER, START, trainable=False)}),
-                    starts,
-                    policies,
-                    place=self.place,
-                    store=self.store,
-                    seed=seed,
-                    info={**facts, "seat": seat},
-                    progress=self.progress,
-                )
-            )
-            for seat in OTHER
-        }
-        first, second = (mean([game["winner"] == seat for game in played[seat]]) for seat in OTHER)
-        illegal = [game["illegal"] and game["winner"] != seat for seat in OTHER for game in played[seat]]
-        return Figures((first + second) / 2, first, second, mean(illegal))
+
+async def measure(
+    runs: Study, policies: Mapping[str, Policy], options: argparse.Namespace, info: Mapping[str, Any]
+) -> dict[str, float]:
+    """What a policy reaches in fresh games against the frozen start, every position played twice, seats swapped: the part
+    that it wins, in all and by seat, and the part that it loses by a move that cannot be made."""
+    seed = info["seed"]
+    rng = Random(f"fresh {seed} {info['phase']}")
+    starts = [deal(rng) for _ in range(options.evaluated // 2)]
+    won: dict[str, float] = {}
+    illegal: list[bool] = []
+    for seat, other in OTHER.items():
+        against = replace(duel, seats={**duel.seats, other: Seat(PLAYER, START, trainable=False)})
+        played = await runs.evaluate(against, starts, policies, seed=seed, info={**info, "seat": seat})
+        ended = [game.info["result"] for game in played if game.ok]
+        won[seat] = mean([game["winner"] == seat for game in ended])
+        illegal += [game["illegal"] and game["winner"] != seat for game in ended]
+    return {"won": mean(list(won.values())), **won, "illegal": mean(illegal)}
 
 
 def taught(number: int) -> str | None:
     """The seat in which the policy plays against a past version in an update; None when it plays against itself."""
     return ("first", "second", None)[(number - 1) % 3]
-
-
-def ended(games: Sequence[Episode]) -> list[dict[str, Any]]:
-    """How the games ended that were played to their end; raises `SystemExit` when none was."""
-    found = [game.info["result"] for game in games if game.ok]
-    if not found:
-        raise SystemExit(f"no game could be played; the first says: {games[0].failures}")
-    return found
 
 
 def fresh_policies(seed: int, warm: int) -> dict[str, Policy]:
@@ -232,34 +155,26 @@ def frozen(name: str, policy: Policy, seed: int) -> Policy:
     return Policy(name, copy.deepcopy(policy.model), policy.tokenizer, trainable=False, seed=seed + 1000)
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(arms: Mapping[str, Sequence[Run]]) -> Table:
     """What each arm reached: means over its seeds, and its worst seed."""
-    shown = Table(title="fresh games won against the frozen start", title_justify="left")
-    for name in (
-        "",
-        "seeds",
-        "before",
-        "after",
-        "worst\nseed",
-        "as first\n/ second",
-        "illegal\nbefore",
-        "illegal\nafter",
-    ):
-        shown.add_column(name, justify="left" if name == "baselines" else "right", no_wrap=True)
-    for arm in dict.fromkeys(result.arm for result in results):
-        own = [result for result in results if result.arm == arm]
-        before, after = averaged([result.before for result in own]), averaged([result.after for result in own])
-        shown.add_row(
-            TITLES[arm],
-            str(len(own)),
-            f"{before.won:.3f}",
-            f"{after.won:.3f}",
-            f"{min(result.after.won for result in own):.3f}",
-            f"{after.first:.2f}/{after.second:.2f}",
-            f"{before.illegal:.3f}",
-            f"{after.illegal:.3f}",
-        )
-    return shown
+    columns: dict[str, dict[str, list[float]]] = {}
+    for arm, runs in arms.items():
+        before, after = ([run.about[when] for run in runs] for when in ("before", "after"))
+        columns[arm] = {
+            "before": [figures["won"] for figures in before],
+            "after": [figures["won"] for figures in after],
+            "worst\nseed": [min(figures["won"] for figures in after)],
+            "as\nfirst": [figures["first"] for figures in after],
+            "as\nsecond": [figures["second"] for figures in after],
+            "fouls\nbefore": [figures["illegal"] for figures in before],
+            "fouls\nafter": [figures["illegal"] for figures in after],
+        }
+    return arms_table("fresh games won against the frozen start", columns, kind="baseline")
+
+
+def curve(run: Run) -> list[float]:
+    """The part of the games won, update by update, against past versions."""
+    return [(1 + line["reward"][seat]) / 2 for line in run.curve() if (seat := taught(line["update"]))]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -267,41 +182,28 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def averaged(figures: Sequence[Figures]) -> Figures:
-    """The mean of each figure."""
-    return Figures(*(mean(column) for column in zip(*map(astuple, figures), strict=True)))
-
-
-async def main(options: argparse.Namespace, outer: Run) -> list[Result]:
+async def main(options: argparse.Namespace, outer: Run) -> None:
     """Plays every arm and says what came of it."""
     os.environ["AGENT_ENV_HUB"] = str(outer.folder / "hub.db")
     console = Console()
-    runs = [(arm, seed) for seed in range(options.seeds) for arm in options.arms]
-    total = len(runs) * (options.updates * GAMES + 2 * options.evaluated)
-    began = time.monotonic()
-    with EpisodeStore(outer.episodes) as store, rollout_progress(total) as progress:
-        async with policies_served(outer.folder / "gateway") as place, agents_served(AGENT, []):
-            trainer = Trainer(options, outer.folder, place, store, progress)
-            reached = [await trainer.train(arm, seed) for arm, seed in runs]
+    total = options.seeds * len(options.arms) * (options.updates * GAMES + 2 * options.evaluated)
+    arms: dict[str, list[Run]] = {TITLES[arm]: [] for arm in options.arms}
+    async with study(outer, episodes=total) as runs, agents_served(AGENT, []):
+        for seed in range(options.seeds):
+            for arm, ran in zip(options.arms, arms.values(), strict=True):
+                ran.append(await train(runs, arm, seed, options))
+        summary = runs.summary()
     outer.finish()
-    seconds = time.monotonic() - began
-    console.print(table(reached))
+    console.print(table(arms))
     plot_curves(
         outer.folder / "curve.png",
-        {
-            f"baselines: {TITLES[arm]}": [result.curve for result in reached if result.arm == arm]
-            for arm in options.arms
-        },
+        {f"baselines: {arm}": [curve(run) for run in ran] for arm, ran in arms.items()},
         title="One policy against its past versions",
         x_label="update against a past version",
         y_label="games won",
         levels={"as good as they": 0.5},
     )
-    console.print(
-        f"{progress.played} games ({progress.failed} failed) in {seconds:.0f} s, {progress.played / seconds:.0f} a "
-        f"second, all in {outer.folder}"
-    )
-    return reached
+    console.print(summary)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -312,30 +214,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=WARM, help="supervised steps that teach which moves can be made")
     parser.add_argument("--updates", type=int, default=UPDATES, help=f"updates a run, of {GAMES} games each")
     parser.add_argument("--evaluated", type=int, default=1000, help="fresh games a figure, an even number")
-    parser.add_argument("--runs", default="runs", help="where the results go")
-    parser.add_argument(
-        "--resume", nargs="?", const="", metavar="RUN", help="go on with that run, or the last, as it was begun"
-    )
+    add_run_options(parser)
     options = parser.parse_args(arguments)
     if options.evaluated < 2 or options.evaluated % 2:
         parser.error(f"--evaluated must be an even number, since seats are swapped, not {options.evaluated}")
     return options
 
 
-def start(options: argparse.Namespace) -> tuple[argparse.Namespace, Run]:
-    """A new run, or the one to go on with and how that was begun."""
-    if options.resume is None:
-        return options, Run.create(options.runs, {"scenario": duel.name, "options": vars(options)})
-    run = Run.open(find_run(options.runs, options.resume or None).folder)
-    return argparse.Namespace(**run.about["options"]), run
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     collect_rarely()
-    given, outer = start(parse())
-    try:
-        with outer:
-            uvloop.run(main(given, outer))
-    except KeyboardInterrupt:
-        raise SystemExit(f"stopped; go on with --resume {outer.folder}") from None
+    given, outer = begin_run(parse(), duel.name)
+    play_run(outer, lambda: uvloop.run(main(given, outer)))

@@ -25,7 +25,8 @@ from safetensors.torch import load_file
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.launch import agents_served
 from agent_env.training import Policy, Settings, evaluate, load_pretrained, policies_served, training_loop
-from agent_env.training.checkpoints import Run, find_run
+from agent_env.training.checkpoints import Run
+from agent_env.training.study import add_run_options, begin_run, play_run
 
 SETTINGS = Settings(learning_rate=1e-5, entropy=0.0, batch_tokens=256)
 """Each token that goes through the model at a time costs memory for 49,152 logits, several times over."""
@@ -126,26 +127,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=4, help="episodes of each thing")
     parser.add_argument("--seconds", type=float, default=600, help="how long an episode may take")
     parser.add_argument("--model", default=f"models/{NAME}", help="where the model's folder is, or will be written to")
-    parser.add_argument("--runs", default="runs", help="where the results go")
-    parser.add_argument(
-        "--resume", nargs="?", const="", metavar="RUN", help="go on with that run, or the last, as it was begun"
-    )
+    add_run_options(parser)
     return parser.parse_args(arguments)
-
-
-def start(options: argparse.Namespace) -> tuple[argparse.Namespace, Run]:
-    """A new run, or the one to go on with and how that was begun."""
-    if options.resume is None:
-        return options, Run.create(options.runs, {"scenario": headlines.name, "options": vars(options)})
-    run = Run.open(find_run(options.runs, options.resume or None).folder)
-    return argparse.Namespace(**run.about["options"]), run
 
 
 if __name__ == "__main__":
     torch.set_num_threads(THREADS)
-    given, outer = start(parse())
-    try:
-        with outer:
-            asyncio.run(main(given, outer))
-    except KeyboardInterrupt:
-        raise SystemExit(f"stopped; go on with --resume {outer.folder}") from None
+    given, outer = begin_run(parse(), headlines.name)
+    play_run(outer, lambda: asyncio.run(main(given, outer)))

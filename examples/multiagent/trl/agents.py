@@ -6,45 +6,16 @@ is trained; which specialist knows what, nobody tells it.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 from agent_env import Need, serve_agent_as_env
 from agent_env.net import post_json
 from agent_env_wrappers.contract import ModelRoute
 
-FACTS = {
-    "ann": {
-        "austria": "vienna",
-        "chile": "santiago",
-        "ghana": "accra",
-        "iran": "tehran",
-        "latvia": "riga",
-        "norway": "oslo",
-        "nepal": "kathmandu",
-        "qatar": "doha",
-    },
-    "bob": {
-        "bitter": "sweet",
-        "cheap": "dear",
-        "early": "late",
-        "empty": "full",
-        "loud": "quiet",
-        "sharp": "blunt",
-        "thick": "thin",
-        "weak": "strong",
-    },
-    "eve": {
-        "calf": "cow",
-        "chick": "hen",
-        "cub": "bear",
-        "fawn": "deer",
-        "foal": "horse",
-        "kid": "goat",
-        "lamb": "sheep",
-        "puppy": "dog",
-    },
-}
+FACTS: dict[str, dict[str, str]] = json.loads((Path(__file__).parents[1] / "facts.json").read_text("utf-8"))
 UNKNOWN = "unknown"  # what a specialist says of what is not its field
 
 TASK = (

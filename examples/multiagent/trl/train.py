@@ -1,20 +1,24 @@
 """Trains the manager by TRL's `GRPOTrainer`, against the served specialists: `python train.py`.
 
 Both ways, one after the other: `rollout_func`, where the manager is a served agent whose model is the trainer's, and
-`environment_factory`, where TRL is the manager and the specialists are its tools.
+`environment_factory`, where TRL is the manager and the specialists are its tools. Stop it with Ctrl-C, and go on with
+`python train.py --resume`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from agents import FACTS
 from datasets import Dataset
 from model import ANSWERS, EXPERTS, HINT, WORDS, make_model, make_tokenizer, warm_up
@@ -38,11 +43,12 @@ from trl import GRPOConfig, GRPOTrainer
 from agent_env.episodes import Episode
 from agent_env.gateway import RunHandle
 from agent_env.net.serving import STDIN_VARIABLE
-from agent_env.training import Policy, Scenario, Seat, Team, collect, plot_curves, rollout
+from agent_env.training import Policy, Run, Scenario, Seat, Team, collect, plot_curves, rollout
 from agent_env.training.exports.trl import episode_reward, trl_prompts, trl_rollout_func
 from agent_env.training.exports.trl_environment import PeerEnvironment, trl_environment
 from agent_env.training.place import policies_served
 from agent_env.training.pretrained import PretrainedLM, PretrainedTokenizer
+from agent_env.training.study import add_run_options, begin_run, play_run
 
 WAYS = ("rollout_func", "environment_factory")
 PROMPTS, GROUP = 16, 8
@@ -101,16 +107,16 @@ class Result:
     before: tuple[float, float]
     after: tuple[float, float] = (0.0, 0.0)
     curve: list[float] = field(default_factory=list[float])
-    losses: list[float] = field(default_factory=list[float])
+    steps: int = 0
     seconds: float = 0.0
     cpu: float = 0.0
 
 
-class Curve(TrainerCallback):
-    """Keeps what the trainer logs."""
+class Told(TrainerCallback):
+    """Says what a step came to."""
 
-    def __init__(self, result: Result) -> None:
-        self.result = result
+    def __init__(self, way: str) -> None:
+        self.way = way
 
     def on_log(
         self,
@@ -120,19 +126,32 @@ class Curve(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Takes the reward and the loss of a step."""
+        """Prints the reward of a step."""
         if logs and "reward" in logs:
-            self.result.curve.append(float(logs["reward"]))
-            self.result.losses.append(float(logs["loss"]))
-            print(f"{self.result.way} step {state.global_step}: reward {self.result.curve[-1]:.3f}", flush=True)
+            print(f"{self.way} step {state.global_step}: reward {float(logs['reward']):.3f}", flush=True)
 
 
-def train(way: str, options: argparse.Namespace, model: Any, tokenizer: Any, result: Result) -> GRPOTrainer:
-    """Trains a model one of the two ways, and gives the trainer."""
+def newest_checkpoint(folder: Path) -> Path | None:
+    """What TRL goes on from. Its state is written last: a checkpoint without one was stopped in its midst, and goes."""
+    for found in folder.glob("checkpoint-*"):
+        try:
+            json.loads((found / "trainer_state.json").read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            shutil.rmtree(found)
+    return max(folder.glob("checkpoint-*"), key=lambda found: int(found.name.rpartition("-")[2]), default=None)
+
+
+def train(
+    way: str, options: argparse.Namespace, folder: Path, model: Any, tokenizer: Any, result: Result
+) -> GRPOTrainer:
+    """Trains a model one of the two ways, from the newest checkpoint on if there is one, and gives the trainer."""
+    output = folder / way
+    checkpoint = newest_checkpoint(output)
+    reached = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     rows = [{**row, "task": word} for word, row in zip(WORDS, trl_prompts(WORDS), strict=True)]
     tiny = options.model is None
     config = GRPOConfig(
-        output_dir=str(Path(options.runs) / way),
+        output_dir=str(output),
         max_steps=options.steps,
         per_device_train_batch_size=PROMPTS * GROUP if tiny else GROUP,
         gradient_accumulation_steps=1 if tiny else PROMPTS,
@@ -143,7 +162,9 @@ def train(way: str, options: argparse.Namespace, model: Any, tokenizer: Any, res
         lr_scheduler_type="constant",
         beta=0.0,
         logging_steps=1,
-        save_strategy="no",
+        save_strategy="steps",
+        save_steps=options.save_steps,
+        save_total_limit=2,
         report_to=[],
         seed=options.seed,
         use_cpu=tiny,
@@ -172,13 +193,16 @@ def train(way: str, options: argparse.Namespace, model: Any, tokenizer: Any, res
             args=config,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
-            callbacks=[Curve(result)],
+            callbacks=[Told(way)],
             **played,
         )
         trainer.remove_callback(PrinterCallback)
         began, cpu = time.monotonic(), time.process_time()
-        trainer.train()
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         result.seconds, result.cpu = time.monotonic() - began, time.process_time() - cpu
+    # TRL keeps its log in its checkpoints, so it is that of all starts.
+    result.curve = [float(logged["reward"]) for logged in trainer.state.log_history if "reward" in logged]
+    result.steps = trainer.state.global_step - reached
     return trainer
 
 
@@ -242,14 +266,20 @@ def agents(*flags: str) -> Generator[None]:
             process.wait()
 
 
-def run_tiny(way: str, options: argparse.Namespace) -> Result:
-    """One way with the tiny model: warmed up, evaluated, trained, evaluated."""
+def run_tiny(way: str, options: argparse.Namespace, run: Run) -> Result:
+    """One way with the tiny model: warmed up, evaluated, trained, evaluated. What an earlier start did is read."""
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed=options.seed)
+    if way in run.about:
+        return Result(**run.about[way])
+    begun = f"{way} before"
     warm_up(model, tokenizer, seed=options.seed)
-    result = Result(way, asyncio.run(evaluate(model, tokenizer)))
-    trainer = train(way, options, model, tokenizer, result)
+    if begun not in run.about:
+        run.tell(**{begun: asyncio.run(evaluate(model, tokenizer))})
+    result = Result(way, run.about[begun])
+    trainer = train(way, options, run.folder, model, tokenizer, result)
     result.after = asyncio.run(evaluate(trainer.model, tokenizer))
+    run.tell(**{way: asdict(result)})
     return result
 
 
@@ -263,36 +293,60 @@ def report(results: Sequence[Result], folder: Path) -> None:
         sampled_before, sampled_after, greedy_before, greedy_after = figures
         print(
             f"{result.way:22}{sampled_before:>15.3f}{sampled_after:>8.3f}{greedy_before:>15.3f}{greedy_after:>8.3f}"
-            f"{result.cpu:>8.1f}{result.seconds / len(result.curve):>10.2f}"
+            f"{result.cpu:>8.1f}{result.seconds / max(1, result.steps):>10.2f}"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     curves = {result.way: [result.curve] for result in results}
     plot_curves(folder / "curve.png", curves, title="The manager, trained by TRL", x_label="step")
 
 
-def main(arguments: Sequence[str] | None = None) -> list[Result]:
-    """Runs what the command line asks for and reports it."""
+def run_model(options: argparse.Namespace, folder: Path) -> None:
+    """Each way with a real model."""
+    with agents("--explain"):
+        for way in options.ways:
+            tokenizer = AutoTokenizer.from_pretrained(options.model)
+            train(way, options, folder, options.model, tokenizer, Result(way, (0.0, 0.0))).save_model()
+
+
+def main(options: argparse.Namespace, run: Run) -> None:
+    """Does what the command line asks for and reports it."""
+    if options.model is not None:
+        run_model(options, run.folder)
+    else:
+        torch.set_num_threads(1)
+        with agents():
+            results = [run_tiny(way, options, run) for way in options.ways]
+        report(results, run.folder)
+    run.finish()
+
+
+def begin(options: argparse.Namespace) -> tuple[argparse.Namespace, Path, Run | None]:
+    """The run and how it was begun; of a training in several processes the first has it open for all."""
+    run = None
+    if PartialState().is_main_process:
+        options, run = begin_run(options, "trl")
+    told: list[Any] = [None if run is None else (vars(options), str(run.folder))]
+    broadcast_object_list(told)
+    given, folder = told[0]
+    return argparse.Namespace(**given), Path(folder), run
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="how TRL is given the scenario")
     parser.add_argument("--steps", type=int, default=80, help=f"optimizer steps, of {PROMPTS * GROUP} episodes each")
+    parser.add_argument("--save-steps", type=int, default=1, help="steps from one checkpoint to the next")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of what is sampled")
-    parser.add_argument("--runs", default="runs/trl", help="where the results go")
     parser.add_argument("--episodes", help="a file in which the episodes of rollout_func are kept")
     parser.add_argument("--model", help="train this one, a name or a folder, on GPUs, instead of the tiny one")
     parser.add_argument("--vllm", metavar="URL", help="the `vllm serve` that samples it")
-    options = parser.parse_args(arguments)
-    if options.model is not None:
-        with agents("--explain"):
-            for way in options.ways:
-                tokenizer = AutoTokenizer.from_pretrained(options.model)
-                train(way, options, options.model, tokenizer, Result(way, (0.0, 0.0))).save_model()
-        return []
-    torch.set_num_threads(1)
-    with agents():
-        results = [run_tiny(way, options) for way in options.ways]
-    report(results, Path(options.runs))
-    return results
+    add_run_options(parser, runs="runs/trl")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    given, folder, outer = begin(parse())
+    if outer is None:
+        run_model(given, folder)
+    else:
+        play_run(outer, partial(main, given, outer))
