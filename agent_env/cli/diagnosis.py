@@ -86,12 +86,27 @@ def wrappers() -> list[Finding]:
     return findings
 
 
+EXTRAS = {
+    "training": ("train", ("torch",)),
+    "models of Hugging Face": ("hf", ("torch", "transformers", "peft")),
+    "views of PettingZoo": ("pettingzoo", ("pettingzoo", "gymnasium")),
+}
+"""What else there is: the extra that brings it, and the packages that it needs."""
+
+
 def training() -> list[Finding]:
-    """Looks at what the training examples need."""
-    found = _installed("torch")
-    if found is None:
-        return [Finding("training", "absent", "torch is not installed; run: pip install 'agent-env[train]'")]
-    return [Finding("training", "ok", f"torch {found}")]
+    """Looks at what training, its models and its views need."""
+    findings: list[Finding] = []
+    for subject, (extra, needed) in EXTRAS.items():
+        found = {name: _installed(name) for name in needed}
+        missing = ", ".join(name for name, version in found.items() if version is None)
+        if missing:
+            findings.append(
+                Finding(subject, "absent", f"{missing} not installed; run: pip install 'agent-env[{extra}]'")
+            )
+        else:
+            findings.append(Finding(subject, "ok", ", ".join(f"{name} {version}" for name, version in found.items())))
+    return findings
 
 
 def hub() -> list[Finding]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _WIDTH = 60
 
+_MOST = 2**63 - 1
+"""The largest number that SQLite counts to."""
+
 app = Application(help="List episodes, show their call trees, and export them.")
 
 Source = Annotated[Path, typer.Argument(help="A database or JSONL file of episodes, or the folder of a run.")]
@@ -36,7 +39,7 @@ def list_(
     group: GroupOption = None,
     ok: Outcome = None,
     seat: SeatOption = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many, the newest last; 0 for all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, max=_MOST, help="How many, the newest last; 0 for all.")] = 20,
     as_json: Json = False,
 ) -> None:
     """Lists episodes, the newest last."""
@@ -77,6 +80,8 @@ def show(
             print_json(found.to_json())
         else:
             console.print(render_tree(found))
+            if any(trace.calls for trace in found.traces):
+                console.print("tokens are prompt+sampled; a policy's version comes after its name, as v3", style="dim")
 
 
 @app.command()
@@ -88,7 +93,9 @@ def export(
     group: GroupOption = None,
     ok: Outcome = None,
     seat: SeatOption = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="How many, the oldest first; default: all.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=_MOST, help="How many, the oldest first; default: all.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Exports episodes to a file, in the order of their arrival."""
@@ -100,8 +107,12 @@ def export(
         if out is None:
             if to not in (None, "jsonl") or as_json:
                 raise InvalidArguments("only lines go to standard output; name a file to write")
+            written = 0
             for line in episodes.lines(**choice):
                 sys.stdout.write(line + "\n")
+                written += 1
+            sys.stdout.flush()
+            errors.print(_wrote(written, "on standard output"), highlight=False)
             return
         if out.exists() and episodes.path.samefile(out):
             raise InvalidArguments(f"{str(out)!r} is what is exported; name another file")
@@ -113,20 +124,32 @@ def export(
         if as_json:
             print_json({"episodes": written, "format": form, "path": str(out)})
         else:
-            say(f"{'1 episode is' if written == 1 else f'{written} episodes are'} in {out}")
+            say(_wrote(written, f"in {out}"))
 
 
 @contextmanager
 def _opened(source: Path) -> Generator[EpisodeStore | EpisodeFile]:
     """Opens episodes; at the end it tells of what a killed writer left."""
     from agent_env.episodes import open_episodes
+    from agent_env.errors import ConfigurationError, ProtocolError
 
-    with open_episodes(source) as episodes:
-        yield episodes
-        if episodes.torn:
-            errors.print(
-                f"[yellow]the last line is unfinished ({episodes.torn} bytes): its writer was stopped[/yellow]"
-            )
+    try:
+        with open_episodes(source) as episodes:
+            yield episodes
+            _tell_torn(episodes)
+    except (TypeError, AttributeError, UnicodeError) as error:
+        # What stands where a text belongs, such as a BLOB.
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(
+            f"{str(source)!r} holds what is no episode ({said:.200}); name another file"
+        ) from error
+    except ProtocolError as error:
+        raise ConfigurationError(f"{error.message}; put it right, or name another file than {str(source)!r}") from error
+
+
+def _tell_torn(episodes: EpisodeStore | EpisodeFile) -> None:
+    if episodes.torn:
+        errors.print(f"[yellow]the last line is unfinished ({episodes.torn} bytes): its writer was stopped[/yellow]")
 
 
 def _with_progress(
@@ -167,6 +190,10 @@ def _row(summary: EpisodeSummary) -> tuple[str | Text, ...]:
         ),
         "" if summary.seconds is None else f"{summary.seconds * 1000:.0f} ms",
     )
+
+
+def _wrote(count: int, where: str) -> str:
+    return f"{'1 episode is' if count == 1 else f'{count} episodes are'} {where}"
 
 
 def _short(text: str) -> str:

@@ -16,7 +16,7 @@ TOKEN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
 def gateway(
     directory: Annotated[Path, typer.Option(help="Where the journals of runs go.", file_okay=False)] = Path("journal"),
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8791,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8791,
     token_env: Annotated[
         str, typer.Option(metavar="VARIABLE", help="The environment variable that has the admin token.")
     ] = TOKEN_VARIABLE,
@@ -38,6 +38,10 @@ def gateway(
                 f"{named} must have the admin token, which opens runs; make one with: "
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
+
+        there = next((place for place in (directory, *directory.parents) if place.exists()), directory)
+        if there.exists() and not there.is_dir():
+            raise ConfigurationError(f"--directory cannot be {str(directory)!r}: {str(there)!r} is a file")
 
         def ready(url: str) -> None:
             if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import typer
@@ -12,11 +12,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Command(TyperCommand):
-    """A command whose help is plain."""
+    """A command whose help is plain, and which says what it was given where it cannot take that."""
 
     def get_params(self, ctx: Any) -> Any:
         """The parameters, the option `--help` among them."""
         return _plain(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the command line."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            value = _given(getattr(error.param, "opts", ()), given)
+            if value is not None and repr(value) not in error.message:
+                error.message = f"{error.message.rstrip('.')}, not {value!r}"
+            raise
 
 
 class Group(TyperGroup):
@@ -36,6 +47,18 @@ class Application(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         """Adds a command."""
         return super().command(name, cls=Command, **settings)
+
+
+def _given(names: Iterable[str], arguments: Sequence[str]) -> str | None:
+    """What an option was given on a command line, the last time that it was."""
+    found: str | None = None
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        for name in names:
+            if argument == name:
+                found = after
+            elif argument.startswith(f"{name}="):
+                found = argument.removeprefix(f"{name}=")
+    return found
 
 
 def _plain(parameters: Any) -> Any:

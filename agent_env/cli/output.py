@@ -20,6 +20,9 @@ T = TypeVar("T")
 _FOLDED_WIDTH = 24
 """How narrow a column of a table may become: text that is folded more than that is not read."""
 
+BAD_INPUT = 2
+"""The status for what is to be asked otherwise, as for an option that there is not; 1 is for what went wrong."""
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -92,29 +95,38 @@ def _width(cell: Text) -> int:
 
 
 def execute(work: Coroutine[Any, Any, T], *, as_json: bool = False) -> T:
-    """Runs a command's coroutine; an error of ours is printed with what to do next, and ends with status 1."""
+    """Runs a command's coroutine; an error of ours is printed with what to do next, and ends as `reported` says."""
     with reported(as_json=as_json):
         return asyncio.run(work)
 
 
 @contextmanager
 def reported(*, as_json: bool = False) -> Generator[None]:
-    """Prints errors as a command prints them, without a traceback."""
-    from agent_env.errors import AgentEnvError
+    """Prints errors as a command prints them, without a traceback.
+
+    The status is 2 for bad input, a file that cannot be used included, and 1 for what went wrong with good one.
+    """
+    from agent_env.errors import AgentEnvError, ConfigurationError, RequestError
     from agent_env_cards import CardError
 
     try:
         yield
     except AgentEnvError as error:
         _print_error(error.to_wire(), as_json)
-        raise typer.Exit(1) from error
+        raise typer.Exit(BAD_INPUT if isinstance(error, ConfigurationError | RequestError) else 1) from error
     except CardError as error:
         problems = [
             {"pointer": problem.pointer, "message": problem.message, "clause": problem.clause}
             for problem in error.problems
         ]
         _print_error({"code": "invalid_card", "message": str(error), "data": {"problems": problems}}, as_json)
-        raise typer.Exit(1) from error
+        raise typer.Exit(BAD_INPUT) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        refused = ConfigurationError(f"{str(error.filename)!r} cannot be used: {error.strerror}; name another")
+        _print_error(refused.to_wire(), as_json)
+        raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

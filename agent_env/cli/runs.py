@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from agent_env.cli.help import Application
-from agent_env.cli.output import Json, console, print_json, print_table, reported, say
+from agent_env.cli.output import BAD_INPUT, Json, console, errors, print_json, print_table, reported, say
 from agent_env.cli.training import RunsOption
 
 if TYPE_CHECKING:
@@ -25,16 +25,28 @@ _STYLES = {"running": "green", "stopped": "yellow", "finished": ""}
 def list_(runs: RunsOption = Path("runs"), as_json: Json = False) -> None:
     """Lists runs, the newest last."""
     with reported(as_json=as_json):
-        from agent_env.training.checkpoints import list_runs
+        from agent_env.errors import ConfigurationError
+        from agent_env.training.checkpoints import read_runs
 
-        found = [_summary(run) for run in list_runs(runs)]
+        readable, damaged = read_runs(runs)
+        found: list[dict[str, Any]] = []
+        for run in readable:
+            try:
+                found.append(_summary(run))
+            except ConfigurationError as error:
+                damaged.append(error)
         if as_json:
             print_json(found)
         elif found:
             columns = ("run", "scenario", "state", "updates", "reward", "checkpoint", "began")
             print_table(columns, map(_row, found))
-        else:
+        elif not damaged:
             say(f"there are no runs in {runs}; `agent-env train` makes one")
+        for problem in damaged:
+            # What is damaged hides no other.
+            errors.print(problem.message, markup=False, highlight=False, soft_wrap=True)
+        if damaged:
+            raise typer.Exit(BAD_INPUT)
 
 
 @app.command()
@@ -58,13 +70,14 @@ def plot(
         curve = run.curve()
         seats = dict.fromkeys(seat for line in curve for seat in line["reward"])
         series = {
-            seat or "team": [(line["update"], line["reward"][seat]) for line in curve if seat in line["reward"]]
-            for seat in seats
+            seat: [(line["update"], line["reward"][seat]) for line in curve if seat in line["reward"]] for seat in seats
         }
         if as_json:
             print_json({**_summary(run), "curve": curve})
         elif not series:
             raise InvalidArguments(f"the run {run.id!r} has made no update with a reward yet")
+        if png is not None and png.suffix.lower() != ".png":
+            raise InvalidArguments(f"a picture is a PNG, so name a file such as curve.png, not {str(png)!r}")
         if png is not None and series:
             title = f"{run.about.get('scenario', run.id)} ({run.id})"
             values = {seat: [[value for _, value in points]] for seat, points in series.items()}
@@ -87,7 +100,7 @@ def _summary(run: Run) -> dict[str, Any]:
     return {
         "run": run.id,
         "folder": str(run.folder),
-        "scenario": run.about.get("scenario"),
+        "scenario": _text(run.about.get("scenario")),
         "state": run.state,
         "updates": len(curve),
         "wanted": run.about.get("updates"),
@@ -97,9 +110,13 @@ def _summary(run: Run) -> dict[str, Any]:
     }
 
 
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
 def _row(run: dict[str, Any]) -> tuple[Any, ...]:
     wanted = "" if run["wanted"] is None else f"/{run['wanted']}"
-    reward = "  ".join(f"{seat or 'team'} {value:.3f}" for seat, value in run["reward"].items())
+    reward = "  ".join(f"{seat} {value:.3f}" for seat, value in run["reward"].items())
     return (
         run["run"],
         run["scenario"] or "",

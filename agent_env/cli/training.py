@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from agent_env.cli.logs import told_briefly
+from agent_env.cli.making import (
+    Options,
+    check_device,
+    check_numbers,
+    folders_of,
+    kept_options,
+    read_tasks,
+    refuse_changes,
+)
 from agent_env.cli.output import Json, console, print_json, print_table, reported, say
 
 if TYPE_CHECKING:
@@ -25,25 +34,10 @@ _SHOWN = 5
 
 _UPDATES = 100
 
+_MOST = 1_000_000
+"""What more of is a slip of the finger."""
+
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder of runs.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a run is made of: kept in it, and the same when it is gone on with."""
-
-    scenario: str
-    folder: str
-    policies: dict[str, str]
-    tasks: str | None
-    tiny: bool
-    lora: bool
-    group_size: int
-    tasks_per_update: int
-    credit: str
-    propagation: str
-    lr: float | None
-    seed: int
 
 
 class Prepared(NamedTuple):
@@ -68,7 +62,8 @@ def train(
         typer.Option("--policy", metavar="SEAT=DIR", help="The model that plays a seat; may be given again."),
     ] = None,
     tasks: Annotated[
-        Path | None, typer.Option(help="A file of tasks, JSON lines; default: the scenario's.", exists=True)
+        Path | None,
+        typer.Option(help="A file of tasks, JSON lines; default: the scenario's.", exists=True, dir_okay=False),
     ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Make small models for the other seats.")] = False,
     lora: Annotated[bool, typer.Option("--lora", help="Train adapters and leave the models as they are.")] = False,
@@ -76,34 +71,41 @@ def train(
         int | None,
         typer.Option(min=1, help=f"How many updates, earlier ones included; default: {_UPDATES}, or as before."),
     ] = None,
-    group_size: Annotated[int, typer.Option(min=1, help="How often each task is played in an update.")] = 8,
-    tasks_per_update: Annotated[int, typer.Option(min=1, help="How many tasks an update plays.")] = 16,
+    group_size: Annotated[int, typer.Option(min=1, max=_MOST, help="How often each task is played in an update.")] = 8,
+    tasks_per_update: Annotated[int, typer.Option(min=1, max=_MOST, help="How many tasks an update plays.")] = 16,
     concurrency: Annotated[int, typer.Option(min=1, help="How many episodes are played at a time.")] = 64,
     seconds: Annotated[float, typer.Option(help="How long an episode may take.")] = 300.0,
     credit: Annotated[str, typer.Option(help="What a reward is compared with; role_baseline too.")] = "per_seat",
     propagation: Annotated[str, typer.Option(help="What an agent is rewarded with.")] = "team",
     lr: Annotated[float | None, typer.Option("--lr", help="The learning rate; default: by the kind of model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: the first GPU, or else the CPU.")] = None,
-    seed: Annotated[int, typer.Option(help="What everything random comes from.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="What everything random comes from.")] = 0,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="A checkpoint after so many updates.")] = 10,
     runs: RunsOption = Path("runs"),
     name: Annotated[str | None, typer.Option("--run", help="The name of a new run; default: the time.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run: the one named, or the newest.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the tracebacks of agents that fail.")] = False,
     as_json: Json = False,
 ) -> None:
     """Trains the policies of a scenario's seats until all updates are made; Ctrl-C leaves a checkpoint."""
-    with reported(as_json=as_json):
+    with reported(as_json=as_json), told_briefly(tracebacks=debug):
         from agent_env.cli.target import located
         from agent_env.errors import ConfigurationError
         from agent_env.training.checkpoints import Run, find_run
 
+        check_numbers(lr=lr, seconds=seconds)
         if resume:
-            _refuse_changes(context)
+            refuse_changes(context)
             found = find_run(runs, scenario)
-            options = _kept(found)
+            options, before = kept_options(found)
+            wanted = updates or before
+            if found.state == "finished" and wanted <= (reached := len(found.curve())):
+                _report(found, runs, False, as_json)
+                if not as_json:
+                    _tell_finished(found, runs, reached)
+                return
             run = Run.open(found.folder)
             prepared = _prepare(options, device, run.latest())
-            wanted = int(updates or run.about["updates"])
             run.tell(updates=wanted)
         else:
             if scenario is None:
@@ -112,7 +114,7 @@ def train(
             options = Options(
                 target,
                 str(folder),
-                _folders(policy or []),
+                folders_of(policy or []),
                 None if tasks is None else str(tasks.resolve()),
                 tiny,
                 lora,
@@ -229,9 +231,15 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
     be trained."""
     from agent_env.cli.target import load
     from agent_env.errors import ConfigurationError
+    from agent_env.training.credit import credit_of
+    from agent_env.training.propagation import propagation_of
     from agent_env.training.scenario import Scenario
     from agent_env.training.seating import make_policies, seat_policies
 
+    if options.credit != "role_baseline":
+        credit_of(options.credit)
+    propagation_of(options.propagation)
+    check_device(device)
     sys.path.insert(0, options.folder)
     given = Scenario.of(load(options.scenario))
     scenario, folders = seat_policies(given, {seat: Path(folder) for seat, folder in options.policies.items()})
@@ -240,7 +248,7 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
             f"no seat of {options.scenario!r} has a policy that learns; give one a model (--policy SEAT=DIR), or name "
             'policies in its seats: Seat(env, policy="…")'
         )
-    tasks = scenario.tasks if options.tasks is None else _read_tasks(Path(options.tasks))
+    tasks = scenario.tasks if options.tasks is None else read_tasks(Path(options.tasks))
     if not callable(tasks) and not tasks:
         raise ConfigurationError(f"{options.scenario!r} has no tasks; set its `tasks`, or pass --tasks FILE")
     policies = make_policies(
@@ -256,53 +264,12 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
     return Prepared(scenario, tasks, policies)
 
 
-def _read_tasks(path: Path) -> Sequence[Any]:
-    from agent_env.errors import ConfigurationError
-
-    tasks: list[Any] = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        if line.strip():
-            try:
-                tasks.append(json.loads(line))
-            except ValueError as error:
-                raise ConfigurationError(f"line {number} of {str(path)!r} is no JSON: {error}") from None
-    return tasks
-
-
-def _folders(pairs: Sequence[str]) -> dict[str, str]:
-    from agent_env.errors import ConfigurationError
-
-    found: dict[str, str] = {}
-    for pair in pairs:
-        seat, _, folder = pair.partition("=")
-        if not seat or not folder or seat in found:
-            raise ConfigurationError(f"--policy must be SEAT=DIR, once a seat, not {pair!r}")
-        found[seat] = str(Path(folder).resolve())
-    return found
-
-
-def _refuse_changes(context: typer.Context) -> None:
-    """A run that changes what it is made of is another run."""
-    from agent_env.errors import ConfigurationError
-
-    free = {"scenario", "updates", "concurrency", "seconds", "device", "checkpoint_every", "runs", "resume", "as_json"}
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in free and source is not None and source.name == "COMMANDLINE":
-            raise ConfigurationError(
-                f"a run goes on with its own {parameter.opts[0]}; leave it out, or begin another run"
-            )
-
-
-def _kept(run: Run) -> Options:
-    from agent_env.errors import ConfigurationError
-
-    kept: Any = run.about.get("options")
-    if not isinstance(kept, Mapping):
-        raise ConfigurationError(
-            f"the run {run.id!r} was not begun by `agent-env train`; resume it with its own program"
-        )
-    return Options(**kept)
+def _tell_finished(run: Run, runs: Path, reached: int) -> None:
+    where = "" if runs == Path("runs") else f" --runs {runs}"
+    console.print(
+        f"[green]finished[/green]: the run {run.id!r} has made all of its {reached} updates; to train further:"
+    )
+    say(f"agent-env train --resume {run.id}{where} --updates {2 * reached}")
 
 
 def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
@@ -323,7 +290,7 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
         )
         return
     if curve:
-        rows = [(seat or "team", *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
+        rows = [(seat, *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
         print_table(("seat", f"first {_SHOWN}", f"last {_SHOWN}", "best"), rows, title=f"mean reward, {run.id}")
     if checkpoint is not None:
         for name in checkpoint.policies:

@@ -19,7 +19,7 @@ OnEvent: TypeAlias = Callable[[Event], Awaitable[None]]
 
 T = TypeVar("T")
 
-_WHAT_NOW = "its session is as before the call. The log of its server has the details"
+_WHAT_NOW = "its session is as before the call. The log of the process that it runs in has the details"
 
 
 async def play(

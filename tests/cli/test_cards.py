@@ -49,7 +49,7 @@ def test_a_signed_card_verifies_until_it_is_changed(cli: Any, card: str) -> None
     signed = EnvironmentCard.parse((cli.folder / "signed.json").read_text("utf-8"))
     changed = signed.model_copy(update={"description": "something else"})
     (cli.folder / "changed.json").write_text(changed.to_json(), "utf-8")
-    refused = cli("card", "verify", "changed.json", "--key", "public.pem", "--kid", "me", code=1)
+    refused = cli("card", "verify", "changed.json", "--key", "public.pem", "--kid", "me", code=2)
     assert "not one of this card" in " ".join(refused.split())
 
 

@@ -122,11 +122,11 @@ def test_where_nothing_is_found_that_is_said(cli: Command, tmp_path: Path) -> No
         pass
     assert cli("list", "e.db") == "e.db has no episodes\n"
     assert cli("list", "e.db", "--failed", "--run", "r9") == "e.db has no failed episodes with run 'r9'\n"
-    assert "'e.db' has no episodes" in cli("show", "e.db", code=1)
+    assert "'e.db' has no episodes" in cli("show", "e.db", code=2)
     with EpisodeStore(tmp_path / "e.db") as store:
         store.append(EPISODES)
-    assert "has no episode 'x'; `agent-env episodes list e.db`" in cli("show", "e.db", "x", code=1)
-    wire = cli.json("list", "missing.db", code=1)
+    assert "has no episode 'x'; `agent-env episodes list e.db`" in cli("show", "e.db", "x", code=2)
+    wire = cli.json("list", "missing.db", code=2)
     assert wire["error"]["code"] == "configuration" and "missing.db" in wire["error"]["message"]
 
 
@@ -162,17 +162,17 @@ def test_an_export_that_makes_no_sense_is_refused(cli: Command, tmp_path: Path) 
     with EpisodeWriter(tmp_path / "e.jsonl") as store:
         store.append(EPISODES)
     before = (tmp_path / "e.jsonl").read_bytes()
-    assert "is what is exported" in cli("export", "e.jsonl", "./e.jsonl", "--ok", code=1)
+    assert "is what is exported" in cli("export", "e.jsonl", "./e.jsonl", "--ok", code=2)
     assert (tmp_path / "e.jsonl").read_bytes() == before
     cli("export", "e.jsonl", "e.db")
     kept = (tmp_path / "e.db").read_bytes()
-    refused = " ".join(cli("export", "e.jsonl", "e.db", "--to", "verifiers", code=1).split())
+    refused = " ".join(cli("export", "e.jsonl", "e.db", "--to", "verifiers", code=2).split())
     assert "is a database, which verifiers would replace" in refused
     assert (tmp_path / "e.db").read_bytes() == kept
-    refused = " ".join(cli("export", "e.jsonl", "out", "--to", "smoke", code=1).split())
+    refused = " ".join(cli("export", "e.jsonl", "out", "--to", "smoke", code=2).split())
     assert "there is no format 'smoke'; --to takes jsonl, db" in refused
-    assert "only lines go to standard output" in cli("export", "e.jsonl", "--to", "db", code=1)
-    assert "only lines go" in cli.json("export", "e.jsonl", code=1)["error"]["message"]
+    assert "only lines go to standard output" in cli("export", "e.jsonl", "--to", "db", code=2)
+    assert "only lines go" in cli.json("export", "e.jsonl", code=2)["error"]["message"]
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix in ("", ".jsonl")) == ["e.jsonl"]
 
 

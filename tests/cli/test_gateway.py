@@ -58,10 +58,10 @@ def test_a_gateway_is_served_until_it_is_told_to_stop(cli: Any, as_json: bool) -
 def test_a_gateway_wants_its_token_out_of_a_variable(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert TOKEN_VARIABLE == ADMIN_VARIABLE
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert f"{TOKEN_VARIABLE} must have the admin token" in " ".join(cli("gateway", code=1).split())
-    said = cli("gateway", "--token-env", "s3cret-value", code=1)
+    assert f"{TOKEN_VARIABLE} must have the admin token" in " ".join(cli("gateway", code=2).split())
+    said = cli("gateway", "--token-env", "s3cret-value", code=2)
     assert "s3cret" not in said and "--token-env names" in " ".join(said.split())
-    assert cli.json("gateway", "--token-env", "NOT_SET", code=1)["error"]["code"] == "configuration"
+    assert cli.json("gateway", "--token-env", "NOT_SET", code=2)["error"]["code"] == "configuration"
 
 
 def test_a_port_that_is_taken_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,5 +70,5 @@ def test_a_port_that_is_taken_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        assert str(port) in cli("gateway", "--port", str(port), code=1)
+        assert str(port) in cli("gateway", "--port", str(port), code=2)
     assert os.environ[TOKEN_VARIABLE] == "s3cret"

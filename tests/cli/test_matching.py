@@ -47,4 +47,4 @@ def test_one_candidate_is_explained_rule_by_rule(cli: Any) -> None:
 
 
 def test_a_match_without_a_need_says_how_to_ask(cli: Any) -> None:
-    assert "--skill" in " ".join(cli("match", code=1).split())
+    assert "--skill" in " ".join(cli("match", code=2).split())

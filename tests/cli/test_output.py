@@ -123,4 +123,4 @@ def test_dead_instances_and_drafts_are_pruned(cli: Any) -> None:
     assert [draft["name"] for draft in pruned["drafts"]] == ["trial"]
     assert [instance["name"] for instance in pruned["instances"]] == ["brief"]
     assert [entry["release"]["name"] for entry in cli.json("hub", "list")] == ["brief", "echo"]
-    assert "such as 7d, not 'soon'" in cli("hub", "prune", "--older-than", "soon", code=1)
+    assert "such as 7d, not 'soon'" in cli("hub", "prune", "--older-than", "soon", code=2)

@@ -29,15 +29,15 @@ def test_a_peers_token_comes_out_of_a_variable(cli: Any, monkeypatch: pytest.Mon
 
 def test_a_token_on_the_command_line_is_refused_and_not_printed(cli: Any) -> None:
     for words in ("echo=s3cret-of-echo!", "s3cret-of-echo!", "=ECHO_TOKEN"):
-        said = " ".join(cli("serve", "agents:echo", "--peer-auth", words, code=1).split())
+        said = " ".join(cli("serve", "agents:echo", "--peer-auth", words, code=2).split())
         assert "PEER=VARIABLE" in said and "s3cret" not in said
 
 
 def test_a_variable_that_is_not_set_is_named(cli: Any) -> None:
-    assert "$NO_SUCH_TOKEN" in cli("serve", "agents:echo", "--peer-auth", "echo=NO_SUCH_TOKEN", code=1)
+    assert "$NO_SUCH_TOKEN" in cli("serve", "agents:echo", "--peer-auth", "echo=NO_SUCH_TOKEN", code=2)
 
 
 def test_an_environment_with_tokens_of_its_own_takes_no_others_in_silence(cli: Any) -> None:
     (cli.folder / "team.py").write_text(TEAM, "utf-8")
     (cli.folder / "tokens").write_text("s3cret chat\n", "utf-8")
-    assert "drop the options" in " ".join(cli("serve", "team:team", "--tokens", "tokens", code=1).split())
+    assert "drop the options" in " ".join(cli("serve", "team:team", "--tokens", "tokens", code=2).split())

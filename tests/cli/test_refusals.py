@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.mark.parametrize("target", ["..:x", ".a:x", "a-b:x", ":x", "agents:"])
 def test_a_target_that_is_no_module_is_refused(cli: Any, target: str) -> None:
-    assert "module:attribute" in " ".join(cli("serve", target, code=1).split())
+    assert "module:attribute" in " ".join(cli("serve", target, code=2).split())
 
 
 def test_a_module_that_serves_on_import_is_told_to_use_a_guard(cli: Any) -> None:
@@ -21,16 +21,16 @@ def test_a_module_that_serves_on_import_is_told_to_use_a_guard(cli: Any) -> None
         "serve_agent_as_env(agent)\n",
         "utf-8",
     )
-    assert "__main__" in " ".join(cli("push", "eager:agent", code=1).split())
+    assert "__main__" in " ".join(cli("push", "eager:agent", code=2).split())
 
 
 def test_a_file_that_is_no_text_is_no_card(cli: Any) -> None:
     (cli.folder / "card.json").write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in cli("card", "validate", "card.json", code=1)
+    assert "UTF-8" in cli("card", "validate", "card.json", code=2)
 
 
 def test_arguments_nested_without_end_are_refused(cli: Any) -> None:
-    assert "not JSON" in cli("call", "agent", "-a", "[" * 100_000, code=1)
+    assert "not JSON" in cli("call", "agent", "-a", "[" * 100_000, code=2)
 
 
 def test_what_an_agent_says_is_printed_as_it_is(cli: Any) -> None:

@@ -101,14 +101,14 @@ def test_a_yanked_release_is_found_by_its_exact_version_alone(cli: Any) -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence_with_the_remedy(cli: Any, arguments: list[str], message: str) -> None:
-    printed = " ".join(cli(*arguments, code=1).split())
+    printed = " ".join(cli(*arguments, code=2).split())
     assert message in printed
 
 
 def test_a_port_that_is_taken_is_named(cli: Any) -> None:
     with cli.serving("agents:echo", "--no-hub") as served:
         port = served["url"].rpartition(":")[2]
-        printed = " ".join(cli("serve", "agents:echo", "--port", port, code=1).split())
+        printed = " ".join(cli("serve", "agents:echo", "--port", port, code=2).split())
         assert port in printed
         assert "choose another port" in printed
 

@@ -174,10 +174,10 @@ def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: He
         ("--resume", "x"): "'x' is no run",
         ("--resume", "--run", "x"): "a run goes on with its own --run",
     }.items():
-        assert message in " ".join(here("train", *arguments, code=1).split()), arguments
+        assert message in " ".join(here("train", *arguments, code=2).split()), arguments
     assert not (folder / "runs").exists()
     assert "there are no runs in runs" in here("runs", "list")
-    assert "there are no runs" in here("runs", "plot", code=1)
+    assert "there are no runs" in here("runs", "plot", code=2)
     assert json.loads(here("runs", "list", "--json")) == []
 
 
@@ -186,10 +186,10 @@ def test_a_run_keeps_what_it_is_made_of(folder: Path, here: Here) -> None:
     from agent_env.training.checkpoints import Run
 
     Run.create(folder / "runs", {"scenario": "mine"}, name="own").close()
-    assert "was not begun by `agent-env train`" in here("train", "--resume", "own", code=1)
-    assert "a run goes on with its own --lr" in here("train", "--resume", "--lr", "3", code=1)
-    assert "'guessing:game' is no run" in here("train", "guessing:game", "--resume", code=1)
-    assert "has made no update with a reward yet" in here("runs", "plot", "own", code=1)
+    assert "was not begun by `agent-env train`" in here("train", "--resume", "own", code=2)
+    assert "a run goes on with its own --lr" in here("train", "--resume", "--lr", "3", code=2)
+    assert "'guessing:game' is no run" in here("train", "guessing:game", "--resume", code=2)
+    assert "has made no update with a reward yet" in here("runs", "plot", "own", code=2)
     with Run.open(folder / "runs" / "own"):
         assert json.loads(here("runs", "list", "--json"))[0]["state"] == "running"
 

@@ -1,0 +1,46 @@
+"""What a command shows of the log: a sentence for what failed, and tracebacks where they are asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from agent_env.cli.output import errors
+
+
+class _Sentences(logging.Handler):
+    """Prints warnings and errors in a line each, once: a batch of episodes fails for one reason."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__(logging.WARNING)
+        self._tracebacks = tracebacks
+        self._told: set[str] = set()
+        self.setFormatter(logging.Formatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints a record."""
+        if self._tracebacks:
+            line = self.format(record)
+        else:
+            line = record.getMessage()
+            cause = None if record.exc_info is None else record.exc_info[1]
+            if cause is not None and str(cause) not in line:
+                line += f" {type(cause).__name__}: {' '.join(str(cause).split())}; --debug shows the traceback"
+        if line not in self._told:
+            self._told.add(line)
+            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def told_briefly(*, tracebacks: bool = False) -> Generator[None]:
+    """Shows warnings and errors of this package on standard error, without their tracebacks if they are not asked for."""
+    logger = logging.getLogger("agent_env")
+    handler, propagate = _Sentences(tracebacks=tracebacks), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate

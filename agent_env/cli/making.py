@@ -1,0 +1,127 @@
+"""What a run of `agent-env train` is made of: its options, checked before there is a run, and kept in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import typer
+
+    from agent_env.training.checkpoints import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is made of: kept in it, and the same when it is gone on with."""
+
+    scenario: str
+    folder: str
+    policies: dict[str, str]
+    tasks: str | None
+    tiny: bool
+    lora: bool
+    group_size: int
+    tasks_per_update: int
+    credit: str
+    propagation: str
+    lr: float | None
+    seed: int
+
+
+def read_tasks(path: Path) -> Sequence[Any]:
+    """The tasks of a file of JSON lines; raises `ConfigurationError` with the number of a line that is none."""
+    from agent_env.errors import ConfigurationError
+
+    def refused(constant: str) -> None:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    tasks: list[Any] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if line.strip():
+            try:
+                tasks.append(json.loads(line.decode("utf-8"), parse_constant=refused))
+            except UnicodeDecodeError as error:
+                raise ConfigurationError(f"line {number} of {str(path)!r} is no UTF-8 text: {error.reason}") from None
+            except (ValueError, RecursionError) as error:
+                raise ConfigurationError(f"line {number} of {str(path)!r} is no JSON: {error}") from None
+    return tasks
+
+
+def check_numbers(**options: float | None) -> None:
+    """Raises `ConfigurationError` for an option that must be a number above 0 and is not."""
+    from agent_env.errors import ConfigurationError
+
+    for name, value in options.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigurationError(f"--{name} must be a number above 0, not {value!r}")
+
+
+def check_device(device: str | None) -> None:
+    """Raises `ConfigurationError` for a device that is not here."""
+    if device is None:
+        return
+    import torch
+
+    from agent_env.errors import ConfigurationError
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigurationError(
+            f"there is no device {device!r} here: {why:.200}; leave --device out, or say cpu"
+        ) from None
+
+
+def folders_of(pairs: Sequence[str]) -> dict[str, str]:
+    """The folders of models by seat, of SEAT=DIR; raises `ConfigurationError`."""
+    from agent_env.errors import ConfigurationError
+
+    found: dict[str, str] = {}
+    for pair in pairs:
+        seat, _, folder = pair.partition("=")
+        if not seat or not folder or seat in found:
+            raise ConfigurationError(f"--policy must be SEAT=DIR, once a seat, not {pair!r}")
+        found[seat] = str(Path(folder).resolve())
+    return found
+
+
+def refuse_changes(context: typer.Context) -> None:
+    """A run that changes what it is made of is another run."""
+    from agent_env.errors import ConfigurationError
+
+    free = {"scenario", "updates", "concurrency", "seconds", "device", "checkpoint_every", "runs", "resume"}
+    free |= {"debug", "as_json"}
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in free and source is not None and source.name == "COMMANDLINE":
+            raise ConfigurationError(
+                f"a run goes on with its own {parameter.opts[0]}; leave it out, or begin another run"
+            )
+
+
+def kept_options(run: Run) -> tuple[Options, int]:
+    """What a run is made of, and how many updates it is to make."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from agent_env.errors import ConfigurationError
+
+    kept: Any = run.about.get("options")
+    if not isinstance(kept, Mapping):
+        raise ConfigurationError(
+            f"the run {run.id!r} was not begun by `agent-env train`; resume it with its own program"
+        )
+    try:
+        updates = TypeAdapter(int).validate_python(run.about.get("updates"), strict=True)
+        return TypeAdapter(Options).validate_python(dict(kept)), updates
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(["options", *map(str, first["loc"])]) if first["loc"] else "updates"
+        raise ConfigurationError(
+            f"the run {run.id!r} cannot be gone on with: `{where}` in {str(run.folder / 'run.json')!r} is "
+            f"{first['input']!r:.100} ({first['msg']}); put it right, or begin another run"
+        ) from None
