@@ -267,7 +267,7 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
 def _tell_finished(run: Run, runs: Path, reached: int) -> None:
     where = "" if runs == Path("runs") else f" --runs {runs}"
     console.print(
-        f"[green]finished[/green]: the run {run.id!r} has made all of its {reached} updates; to train further:"
+        f"the run {run.id!r} is [green]finished[/green]: it has made all of its {reached} updates; to train further:"
     )
     say(f"agent-env train --resume {run.id}{where} --updates {2 * reached}")
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from agent_env.cli import diagnosis
 from agent_env.cli.application import app
 from agent_env.cli.gateway import TOKEN_VARIABLE
 from agent_env.episodes import Episode, EpisodeStore, EpisodeWriter
@@ -226,3 +227,25 @@ def test_agents_that_fail_are_told_in_one_sentence_with_their_cause(
     assert done.exit_code == 1 and "Traceback" not in done.output, done.output
     said = " ".join(done.stderr.split())
     assert "The first one failed because the scenario itself raised" in said and "no board" in said, said
+
+
+def test_lines_on_standard_output_are_counted_on_standard_error(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world)
+    for arguments, told in (
+        ([], "1 episode is on standard output"),
+        (["--failed"], "0 episodes are on standard output"),
+    ):
+        done = CliRunner().invoke(app, ["episodes", "export", "good.db", *arguments])
+        assert done.exit_code == 0 and done.stderr.strip() == told
+        assert len(done.stdout.splitlines()) == int(told[0])
+
+
+def test_the_doctor_knows_every_extra_that_training_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {finding.subject: finding for finding in diagnosis.training()}
+    assert {"torch", "transformers", "peft"} <= set(found["models of Hugging Face"].note.replace(",", "").split())
+    assert found["views of PettingZoo"].state == "ok"
+    monkeypatch.setattr(diagnosis, "_installed", {"torch": "2.13"}.get)
+    found = {finding.subject: finding for finding in diagnosis.training()}
+    assert [found[name].state for name in ("training", "models of Hugging Face")] == ["ok", "absent"]
+    assert found["models of Hugging Face"].note == "transformers, peft not installed; run: pip install 'agent-env[hf]'"
+    assert "agent-env[pettingzoo]" in found["views of PettingZoo"].note

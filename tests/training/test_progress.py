@@ -82,7 +82,12 @@ async def test_what_an_earlier_start_played_counts_as_done(
         await collect(rollout(duel, [0, -1], store=store, run_id="r"))
         await collect(rollout(duel, [0, -1, 1, 1], store=store, run_id="r", finished=finished, progress=bar))
         assert (bar.played, bar.skipped, bar.failed) == (2, 2, int(finished == "yield"))
-    assert "4/4" in shown(capsys)
+    text = shown(capsys)
+    assert "4/4" in text and "2 played before" in text
+    with EpisodeStore(tmp_path / "episodes.db") as store, rollout_progress(4) as bar:
+        await collect(rollout(duel, [0, -1, 1, 1], store=store, run_id="r", finished=finished, progress=bar))
+    text = shown(capsys)
+    assert "4/4" in text and "4 played before" in text
 
 
 def test_what_a_seat_earned_has_the_teams_part_and_none_is_nothing() -> None:
