@@ -273,7 +273,8 @@ async def test_where_nothing_can_be_played_the_first_reason_is_told(place: Place
 
     with Run.create(tmp_path, name="a") as run:
         with pytest.raises(
-            AgentFailed, match=r"update 1 could be played. The first one failed because the scenario itself raised .boundary 'program'"
+            AgentFailed,
+            match=r"update 1 could be played. The first one failed because the scenario itself raised .boundary 'program'",
         ):
             await train(place, {"p": fresh()}, scenario=replace(game(), play=play), run=run)
         assert run.curve() == [] and run.latest() is None
