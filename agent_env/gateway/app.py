@@ -211,6 +211,7 @@ class Gateway:
             # The journal is bound to the secret, so it is made last: what was refused must not keep the name.
             self._runs[name] = OpenRun(name, secret, seating, Journal(self.directory / f"{name}.jsonl", name, secret))
         elif hmac.compare_digest(run.secret.encode(), secret.encode()):
+            seating.take()
             run.seating = seating
         else:
             raise Forbidden(f"the run {name!r} is open with another secret; choose another name")

@@ -78,6 +78,11 @@ class OpenPolicy:
         self._rest_seconds = rest_seconds
         self._resting: dict[tuple[str, int, bool], float] = {}
 
+    @property
+    def paused(self) -> bool:
+        """Whether it takes no call now."""
+        return bool(self._pauses) and bool(self._paused())
+
     async def admit(self) -> Admission:
         """Lets a call in, which is under way while the block of the admission runs; enter it at once.
 
@@ -142,6 +147,14 @@ class OpenPolicy:
                 in_flight=self.in_flight,
             )
         self.served = served
+
+    def declare(self, served: Served) -> None:
+        """Is what its run means by the name from now on. Its pauses stay, and calls under way go on as they began."""
+        self.declared = self.served = served
+
+    def means(self, served: Served) -> bool:
+        """Tells whether a run that declares this means the policy as it was declared before, or as it is now."""
+        return served.same(self.declared) or served.same(self.served)
 
     def state(self) -> dict[str, Any]:
         """What it is now, in JSON form."""
@@ -249,21 +262,16 @@ class Policies:
             )
         return policy
 
-    def find(self, name: str, declared: Served, run: str) -> OpenPolicy:
-        """The policy that a run means; raises `InvalidArguments` when other runs mean something else by the name.
-
-        A run that declares the policy as it was declared before finds it as it is now.
-        """
+    def find(self, name: str, declared: Served, run: str) -> OpenPolicy | None:
+        """The policy that runs have by this name; raises `InvalidArguments` when others than `run` mean something else
+        by it."""
         known = self._shared.get(name)
-        if known is not None:
-            if declared.same(known.declared) or declared.same(known.served):
-                return known
-            if others := sorted(self._holders[name] - {run}):
-                raise InvalidArguments(
-                    f"the policy {name!r} is {known.served.model!r} at {[*map(shown, known.served.endpoints)]} for the run "
-                    f"{others[0]!r}; give this one another name, or change it with PUT /policies/{name}"
-                )
-        return OpenPolicy(name, declared, self.rest_seconds)
+        if known is not None and not known.means(declared) and (others := sorted(self._holders[name] - {run})):
+            raise InvalidArguments(
+                f"the policy {name!r} is {known.served.model!r} at {[*map(shown, known.served.endpoints)]} for the run "
+                f"{others[0]!r}; give this one another name, or change it with PUT /policies/{name}"
+            )
+        return known
 
     def hold(self, run: str, policies: Iterable[OpenPolicy]) -> None:
         """Notes which of the shared policies a run plays with from now on; what no run plays with is dropped."""

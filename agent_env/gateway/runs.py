@@ -109,11 +109,21 @@ def _is_header(value: Any) -> bool:
     return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
+def _served(seat: str, policy: SeatPolicy) -> Served:
+    try:
+        return Served(policy.model, policy.endpoints, policy.api_key, policy.version)
+    except ValueError as error:
+        raise InvalidArguments(
+            f"the seat {seat!r} needs a list of http URLs as endpoints, not {policy.endpoints!r}: {error}"
+        ) from None
+
+
 class Seating:
     """Who plays which seat, ready to be called; a seat without a policy only tells what it did.
 
-    Policies of `before`, the run's seating until now, go on as they are. Raises `InvalidArguments` for a seat that
-    cannot be; nothing is changed until the seating is taken into use.
+    Policies of `before`, the run's seating until now, go on as they are, with their pauses and the calls under way; one
+    that the run means something else by is changed when the seating is taken into use. Raises `InvalidArguments` for a
+    seat that cannot be; nothing is changed until then.
     """
 
     def __init__(
@@ -122,25 +132,58 @@ class Seating:
         self.names = frozenset(checked_name("seat", seat) for seat in seats)
         self.policies = {seat: policy for seat, policy in seats.items() if policy is not None}
         self.played: dict[str, OpenPolicy] = {}
-        earlier = [] if before is None else before.own()
+        self._changed: dict[OpenPolicy, Served] = {}
+        self._shared = shared
+        wanted = {seat: _served(seat, policy) for seat, policy in self.policies.items()}
         for seat, policy in self.policies.items():
-            try:
-                served = Served(policy.model, policy.endpoints, policy.api_key, policy.version)
-            except ValueError as error:
-                raise InvalidArguments(
-                    f"the seat {seat!r} needs a list of http URLs as endpoints, not {policy.endpoints!r}: {error}"
-                ) from None
-            if policy.policy is None:
-                known = (own for own in (*self.own(), *earlier) if own.declared.same(served))
-                self.played[seat] = next(known, None) or OpenPolicy(policy.model, served, shared.rest_seconds)
-                continue
-            twice = next((open_ for open_ in self.shared() if open_.name == policy.policy), None)
-            if twice is not None and not twice.declared.same(served):
-                raise InvalidArguments(
-                    f"the seat {seat!r} means another model or other endpoints by the policy {policy.policy!r} than a "
-                    "seat before it; give it another name"
-                )
-            self.played[seat] = twice or shared.find(policy.policy, served, run)
+            if policy.policy is not None:
+                self.played[seat] = self._named_by_runs(run, seat, policy.policy, wanted[seat])
+        earlier = {} if before is None else dict.fromkeys(before.own())
+        mine = {seat: wanted[seat] for seat, policy in self.policies.items() if policy.policy is None}
+        # First those that are meant as they are: what is left of a name is what was changed.
+        for seat, served in mine.items():
+            if known := next((own for own in earlier if own.means(served)), None):
+                self.played[seat] = known
+        for known in self.played.values():
+            earlier.pop(known, None)
+        for seat, served in mine.items():
+            if seat not in self.played:
+                self.played[seat] = self._own_anew(earlier, served)
+
+    def take(self) -> None:
+        """Takes the seating into use."""
+        for policy, served in self._changed.items():
+            policy.declare(served)
+        self._changed.clear()
+
+    def _named_by_runs(self, run: str, seat: str, name: str, served: Served) -> OpenPolicy:
+        twice = next((open_ for open_ in self.played.values() if open_.name == name), None)
+        if twice is None:
+            twice = self._shared.find(name, served, run) or OpenPolicy(name, served, self._shared.rest_seconds)
+            if not twice.means(served):
+                self._changed[twice] = served
+        elif not self._means(twice, served):
+            raise InvalidArguments(
+                f"the seat {seat!r} means another model or other endpoints by the policy {name!r} than a seat before "
+                "it; give it another name"
+            )
+        return twice
+
+    def _own_anew(self, earlier: dict[OpenPolicy, None], served: Served) -> OpenPolicy:
+        """The run's own policy of a declaration that none before had: of its name, if there is one, and changed."""
+        known = next((own for own in self.own() if self._means(own, served)), None)
+        if known is not None:
+            return known
+        known = next((own for own in earlier if own.name == served.model), None)
+        if known is None:
+            return OpenPolicy(served.model, served, self._shared.rest_seconds)
+        del earlier[known]
+        self._changed[known] = served
+        return known
+
+    def _means(self, policy: OpenPolicy, served: Served) -> bool:
+        changed = self._changed.get(policy)
+        return policy.means(served) if changed is None else changed.same(served)
 
     def own(self) -> list[OpenPolicy]:
         """The policies that are this run's alone."""
