@@ -9,8 +9,8 @@
 | `RoleBaseline` | the moving average of what its seat got before |
 | `difference` | what the team would have got without it; where nobody knows, what its siblings got |
 
-No comparison mixes seats. In each, an (episode, seat) or an instance counts once, however many rows it was cut into;
-the rows all get its advantage. A unit that is alone has nothing to be compared with: its advantage is 0, and the report
+No comparison mixes seats. In each, an (episode, seat) or an instance counts once, however many rows it was cut into,
+and the instances of a seat count the same within their episode; the rows all get their instance's advantage. A unit that is alone has nothing to be compared with: its advantage is 0, and the report
 counts it, as it counts groups that all got the same. Of finite rewards come finite advantages, however large they are:
 one beyond what a float holds is the largest that it does.
 """
@@ -79,7 +79,7 @@ def per_seat(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     """Compares each unit with what the same seat got in other attempts at the same problem (GRPO for each agent: Dr.
     MAS, arXiv 2602.08847). An episode counts once, however often it called the seat."""
     return _compare(
-        [_Compared((unit.origin, unit.seat), (unit.episode, unit.seat), unit.reward) for unit in units],
+        [_Compared((unit.origin, unit.seat), (unit.episode, unit.seat), unit.reward, unit.instance) for unit in units],
         normalise=normalise,
     )
 
@@ -110,7 +110,7 @@ def per_prompt(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     means: defaultdict[str, dict[Hashable, float]] = defaultdict(dict)
     for unit, one in zip(units, compared, strict=True):
         if one.group is not None:
-            means[unit.seat].setdefault((one.group, one.once), unit.reward)
+            means[unit.seat][one.once, unit.reward] = unit.reward
     overall = {seat: mean(list(values.values())) for seat, values in means.items()}
     for index, unit in enumerate(units):
         if credited.groups[index] in credited.singletons:
@@ -144,7 +144,8 @@ class RoleBaseline:
     """Compares each unit with the moving average of what its seat got before (SPIRAL, arXiv 2506.24119 §3).
 
     For games of two sides, where the mean of a group is nought whatever they do, and for groups of one. Each episode
-    counts once a seat: it is scored by the average of the episodes before it, which it then moves by `1 - decay`.
+    counts once a seat: it is scored by the average of the episodes before it, which it then moves by `1 - decay`. Who
+    does not learn moves nothing: what a frozen opponent got in a seat says nothing of the policy that learns in it.
     `values` are the averages by role (a seat of a scenario), `start` where they begin; keep the object from update to
     update, and `values` from run to run.
 
@@ -164,15 +165,16 @@ class RoleBaseline:
 
     def __call__(self, units: Sequence[Unit]) -> Credited:
         """Scores the units, in their order, and moves the averages."""
-        rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        rewards: defaultdict[tuple[str, str], dict[Hashable, float]] = defaultdict(dict)
         for unit in units:
-            rewards[unit.episode, unit.role].append(unit.reward)
+            if unit.learns:
+                rewards[unit.episode, unit.role][unit.instance, unit.reward] = unit.reward
         before: dict[tuple[str, str], float] = {}
         for (episode, role), values in rewards.items():
             average = self.values.get(role, self.start)
             before[episode, role] = average
-            self.values[role] = bounded(self.decay * average + (1.0 - self.decay) * mean(values))
-        advantages = [bounded(unit.reward - before[unit.episode, unit.role]) for unit in units]
+            self.values[role] = bounded(self.decay * average + (1.0 - self.decay) * mean(list(values.values())))
+        advantages = [bounded(unit.reward - before[unit.episode, unit.role]) if unit.learns else 0.0 for unit in units]
         return Credited(advantages, [None] * len(units))
 
 
@@ -225,11 +227,13 @@ def group_advantages(
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A reward, the group it is compared in (None: in none), and what counts once in that group."""
+    """A reward, the group it is compared in (None: in none), what counts once in that group, and which part of that it
+    is the reward of."""
 
     group: Hashable | None
     once: Hashable
     reward: float
+    part: Hashable = None
 
 
 def _sibling(unit: Unit) -> _Compared:
@@ -239,15 +243,17 @@ def _sibling(unit: Unit) -> _Compared:
 
 
 def _compare(compared: Sequence[_Compared], *, normalise: bool) -> Credited:
-    """Compares rewards with the mean of their groups, in which what counts once enters with the mean of its rewards."""
-    members: defaultdict[Hashable, defaultdict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Compares rewards with the mean of their groups, in which what counts once enters with the mean of its parts."""
+    members: defaultdict[Hashable, defaultdict[Hashable, dict[Hashable, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for one in compared:
         if one.group is not None:
-            members[one.group][one.once].append(one.reward)
+            members[one.group][one.once][one.part, one.reward] = one.reward
     credited = Credited([0.0] * len(compared), [one.group for one in compared])
     spreads: dict[Hashable, Spread] = {}
     for group, counted in members.items():
-        values = [mean(rewards) for rewards in counted.values()]
+        values = [mean(list(parts.values())) for parts in counted.values()]
         if len(values) == 1:
             credited.singletons.add(group)
         elif min(values) == max(values):

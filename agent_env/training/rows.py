@@ -192,14 +192,15 @@ class _Cutter:
         for instance in instances:
             reward = None if reason else self._propagate(instance)
             why = reason or _unscored(reward)
-            found = self._cut(instance, origin, reward, why, retried) if self._wants(instance, frozen) else 0
+            learns = self._wants(instance, frozen)
+            found = self._cut(instance, origin, reward, why, retried) if learns else 0
             if reward is None or why:
                 continue
             root = instance.root
             if root.key not in top:
                 above = reward if root is instance else self._propagate(root)
                 top[root.key] = above if above is not None and finite(above) else None
-            unit = _unit(instance, origin, reward, top[root.key])
+            unit = _unit(instance, origin, reward, top[root.key], learns)
             if found:
                 self.units += [
                     replace(unit, prompt=tuple(row.token_ids[: row.prompt_len])) for row in self.rows[-found:]
@@ -250,7 +251,7 @@ class _Cutter:
         return [thread for thread in threads if not thread.ambiguous]
 
 
-def _unit(instance: Instance, origin: str, reward: float, root_reward: float | None) -> Unit:
+def _unit(instance: Instance, origin: str, reward: float, root_reward: float | None, learns: bool) -> Unit:
     return Unit(
         instance.episode.id,
         instance.seat,
@@ -263,6 +264,7 @@ def _unit(instance: Instance, origin: str, reward: float, root_reward: float | N
         root_reward=root_reward,
         without=without(instance),
         env=instance.episode.env,
+        learns=learns,
     )
 
 

@@ -44,7 +44,8 @@ class Unit:
 
     `origin` is the problem that the episode is an attempt at. `root_seat`, `root_instance` and `root_reward` are those
     of the instance at the top of its path. `prompt` is None where no tokens were captured. `without` is what the team
-    would have got without it, where somebody found that out. `env` is the scenario, None where it has no name.
+    would have got without it, where somebody found that out. `env` is the scenario, None where it has no name. `learns`
+    is False for one that is only there to be compared with: of a frozen seat, or of one that nobody asked rows of.
     """
 
     episode: str
@@ -59,6 +60,7 @@ class Unit:
     prompt: tuple[int, ...] | None = None
     without: float | None = None
     env: str | None = None
+    learns: bool = True
 
     @property
     def role(self) -> str:

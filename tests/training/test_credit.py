@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agent_env.errors import ConfigurationError
 from agent_env.training.credit import (
+    CREDITS,
     Credit,
     GroupReport,
     RoleBaseline,
@@ -125,6 +126,17 @@ def test_workers_that_one_episode_calls_often_count_once_too() -> None:
     assert credited.advantages == pytest.approx([0.75, -0.25, 0.25, -0.25])
 
 
+def test_an_instance_that_was_cut_into_many_rows_counts_as_one_of_its_seat() -> None:
+    """Of two workers in one episode the one with the longer chat would count three times."""
+    workers = [unit("e1", 0.0, instance="one"), *[unit("e1", 1.0, instance="two", prompt=(n,)) for n in range(3)]]
+    assert per_seat([*workers, unit("e2", 0.0)], normalise=False).advantages == pytest.approx(
+        [-0.25, 0.75, 0.75, 0.75, -0.25]
+    )
+    baseline = RoleBaseline(decay=0.5)
+    baseline(workers)
+    assert baseline.values == {"a": 0.25}
+
+
 def test_one_attempt_alone_has_no_advantage_and_is_counted() -> None:
     """Alone in its group an attempt was taught its raw reward (verl), or groups held one each (rllm issue 605)."""
     for strategy in (per_seat, per_parent_call, difference):
@@ -231,6 +243,13 @@ def test_a_role_baseline_tells_the_sides_of_a_game_apart() -> None:
     assert usual == pytest.approx([0.0, 0.0], abs=1e-5)
 
 
+def test_a_role_baseline_is_moved_by_those_alone_who_learn() -> None:
+    """What a frozen opponent got in a seat would be taken for the learner's own record there."""
+    baseline = RoleBaseline(decay=0.5)
+    credited = baseline([unit("e1", 1.0, "first"), unit("e1", -1.0, "second", learns=False)])
+    assert baseline.values == {"first": 0.5} and credited.advantages == [1.0, 0.0]
+
+
 def test_one_seat_of_two_games_is_two_roles() -> None:
     baseline = RoleBaseline(decay=0.5)
     baseline([unit("e1", 1.0, env="nim"), unit("e2", -4.0, env="chess")])
@@ -285,6 +304,19 @@ def test_credit_depends_on_nobodys_place_in_the_batch(batch: list[Unit], strateg
     shuffled = strategy([batch[index] for index in order]).advantages
     straight = strategy(batch).advantages
     assert shuffled == pytest.approx([straight[index] for index in order], abs=1e-5)
+
+
+@given(st.lists(units, max_size=12), st.lists(st.integers(1, 3), min_size=12, max_size=12))
+def test_into_how_many_rows_an_instance_was_cut_changes_no_advantage(batch: list[Unit], times: list[int]) -> None:
+    whole = [replace(one, instance=str(index)) for index, one in enumerate(batch)]
+    cut = [one for one, count in zip(whole, times, strict=False) for _ in range(count)]
+    at = [index for index, count in zip(range(len(whole)), times, strict=False) for _ in range(count)]
+    for of_whole, of_cut in (
+        *[(strategy, strategy) for strategy in CREDITS.values()],
+        (RoleBaseline(), RoleBaseline()),
+    ):
+        advantages = of_whole(whole).advantages
+        assert of_cut(cut).advantages == pytest.approx([advantages[index] for index in at], abs=1e-9)
 
 
 @given(st.lists(units, max_size=12, unique_by=lambda one: (one.episode, one.seat)))

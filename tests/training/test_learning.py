@@ -155,6 +155,16 @@ def test_a_role_baseline_goes_on_from_update_to_update() -> None:
         learn({"worker": worker}, [], credit="role_baseline")
 
 
+def test_what_a_seat_got_that_does_not_learn_moves_no_role_baseline() -> None:
+    made = episode("e1", 1.0)
+    for trace in made.traces:
+        trace.trainable = trace.seat == "worker"
+    for asked in ({"worker": Pupil("worker")}, {"worker": Pupil("worker"), "manager": Pupil("manager")}):
+        baseline = RoleBaseline(decay=0.5)
+        learn(asked, [made], credit=baseline)
+        assert baseline.values == {"worker": 0.5}
+
+
 def test_any_function_of_units_is_a_strategy() -> None:
     def by_place(units: Any) -> Credited:
         assert all(isinstance(unit, Unit) for unit in units)
