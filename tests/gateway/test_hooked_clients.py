@@ -123,5 +123,5 @@ def test_a_version_of_the_anthropic_sdk_that_builds_requests_otherwise_is_named(
             anthropic_client_hook.install()
     monkeypatch.undo()
     assert anthropic_client_hook.install() == anthropic_client_hook.install() == anthropic.__version__
-    monkeypatch.delitem(sys.modules, "anthropic")
+    monkeypatch.setitem(sys.modules, "anthropic", None)
     assert anthropic_client_hook.install() is None

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 from model_server import ModelServer
+from openai import OpenAI
 
 from agent_env_wrappers.conformance import Subject
 from agent_env_wrappers.contract import BuildContext, Event, Interrupt, ModelRoute, ToolCall, ToolReturn
@@ -52,11 +53,10 @@ def sync_function(models: ModelServer) -> Subject:
 
 
 def async_generator(models: ModelServer) -> Subject:
-    """An async generator that streams, tells of a tool and calls peers."""
-    started = asyncio.Event()
+    """An async generator that streams, tells of a tool, calls peers and asks a model through a client of its own."""
+    started, client = asyncio.Event(), models.client()
 
     async def agent(prompt: str, history: list[Any], peers: Mapping[str, Any]) -> AsyncIterator[str | Event]:
-        seen = sum(entry["role"] == "user" for entry in history) + 1
         if "fail" in prompt:
             raise ValueError("secret")
         if "hang" in prompt:
@@ -68,13 +68,24 @@ def async_generator(models: ModelServer) -> Subject:
         if "peer" in prompt:
             yield await peers["solver"](prompt)
         yield "I have "
-        yield f"seen={seen}"
+        made = await client.chat.completions.create(
+            model="own-model", messages=[*history, {"role": "user", "content": prompt}]
+        )
+        yield str(made.choices[0].message.content)
 
-    return Subject(make=lambda: agent, use_tool="tool", ask_peer="peer", hang="hang", hanging=started.wait, fail="fail")
+    return Subject(
+        make=lambda: agent,
+        use_tool="tool",
+        ask_peer="peer",
+        hang="hang",
+        hanging=started.wait,
+        fail="fail",
+        route=models.route,
+    )
 
 
 def sync_generator(models: ModelServer) -> Subject:
-    """A sync generator with no memory at all."""
+    """A sync generator with no memory at all, which asks a model through a client of its own."""
     started = threading.Event()
 
     def agent(text: str) -> Iterator[str | Event]:
@@ -88,7 +99,9 @@ def sync_generator(models: ModelServer) -> Subject:
             started.set()
             threading.Event().wait(30)
         yield "said "
-        yield text
+        with OpenAI(base_url=models.url, api_key="own-key") as client:
+            made = client.chat.completions.create(model="own-model", messages=[{"role": "user", "content": text}])
+        yield f"{text}, {made.choices[0].message.content}"
 
     def hanging() -> Any:
         return asyncio.to_thread(started.wait, 10)
@@ -99,6 +112,7 @@ def sync_generator(models: ModelServer) -> Subject:
         hang="hang",
         hanging=hanging,
         fail="fail",
+        route=models.route,
     )
 
 

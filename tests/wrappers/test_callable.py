@@ -410,7 +410,7 @@ async def test_a_callable_is_described_by_its_name_docstring_and_parameters() ->
 
     info = await wrap(agent).describe()
     assert (info.framework, info.name, info.description) == ("callable", "agent", "Solves puzzles.")
-    assert (info.caps.state, info.caps.tools, info.caps.model, info.caps.fork) == ("value", "turn", "none", True)
+    assert (info.caps.state, info.caps.tools, info.caps.model, info.caps.fork) == ("value", "turn", "turn", True)
     assert (await wrap(Greeter()).describe()).name == "Greeter"
     assert (await wrap(lambda message: message).describe()).name is None
     assert (await wrap(functools.partial(pieces, suffix="")).describe()).caps.streaming

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from driving import done, events, peer
+from model_server import ModelServer
 
 from agent_env_wrappers.callable import CallableWrapper
 from agent_env_wrappers.contract import AgentError, BuildContext, ModelRoute, WrapError
@@ -64,11 +65,27 @@ async def test_what_a_factory_does_not_read_goes_on_to_its_agent() -> None:
 async def test_peers_and_a_model_that_nobody_takes_are_refused_and_not_lost() -> None:
     wrapper = wrap(Factory(lambda build: counter))
     caps = (await wrapper.describe()).caps
-    assert (caps.tools, caps.model, caps.state) == ("none", "none", "value")
+    assert (caps.tools, caps.model, caps.state) == ("none", "turn", "value")
     with pytest.raises(WrapError, match="cannot be given peers"):
         await done(wrapper, tools=[peer(solve)])
-    with pytest.raises(WrapError, match="cannot be set"):
+    with pytest.raises(WrapError, match="replied without asking one through the openai or the anthropic client"):
         await done(wrapper, model=ROUTE)
+
+
+async def test_the_client_of_a_function_that_a_factory_builds_is_re_pointed(models: ModelServer) -> None:
+    @agent_factory
+    def build(build: BuildContext) -> Any:
+        client = models.client()
+
+        async def agent(message: str) -> str:
+            made = await client.chat.completions.create(model="own", messages=[{"role": "user", "content": message}])
+            return str(made.choices[0].message.content)
+
+        return agent
+
+    wrapper = wrap(build)
+    assert (await done(wrapper, model=models.route("red"))).text == "red seen=1"
+    assert (await done(wrapper)).text == "seen=1"
 
 
 async def test_an_async_factory_is_awaited_and_the_state_outlives_the_agents() -> None:

@@ -101,16 +101,17 @@ async def test_a_turn_that_two_tasks_drive_is_stopped_before_it_leaves_its_route
     assert {asked.word for asked in models.asked} == {"red"}
 
 
-async def test_without_the_openai_client_models_need_a_factory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_client_that_takes_the_hook_models_need_a_factory(monkeypatch: pytest.MonkeyPatch) -> None:
     from agent_env_wrappers import langgraph
 
-    def broken() -> str:
+    def broken() -> list[str]:
         raise WrapError("moved")
 
     wrapper = wrap(graph(lambda state: {}))
     with monkeypatch.context() as patched:
-        patched.setattr(langgraph, "install", broken)
+        patched.setattr(langgraph, "install_hooks", broken)
         assert (await wrapper.describe()).caps.model == "factory"
     with monkeypatch.context() as patched:
-        patched.delitem(__import__("sys").modules, "openai")
+        for sdk in ("openai", "anthropic"):
+            patched.delitem(__import__("sys").modules, sdk, raising=False)
         assert (await wrapper.describe()).caps.model == "factory"

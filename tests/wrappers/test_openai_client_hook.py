@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,10 +17,11 @@ from openai._base_client import BaseClient
 
 from agent_env_wrappers import openai_client_hook
 from agent_env_wrappers.contract import ModelRoute, WrapError
-from agent_env_wrappers.openai_client_hook import current_route, install, routed
+from agent_env_wrappers.openai_client_hook import can_repoint, current_route, install, install_hooks, routed
 
 pytestmark = pytest.mark.anyio
 
+ROUTE = ModelRoute("http://route.invalid/v1", "m", "key")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -163,7 +165,33 @@ def test_a_request_that_does_not_take_the_route_is_found_out(uninstalled: pytest
         install()
 
 
-def test_a_missing_sdk_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
-    with pytest.raises(WrapError, match="install openai>=2"):
-        install()
+def test_where_neither_sdk_is_installed_both_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sdk in ("openai", "anthropic"):
+        monkeypatch.setitem(sys.modules, sdk, None)
+    assert install() is None and not can_repoint()
+    with pytest.raises(WrapError, match="install openai>=2 or anthropic, or hand over"), routed(ROUTE):
+        pass
+    with routed(None) as route:
+        assert route is None
+
+
+@pytest.mark.parametrize(("missing", "there"), [("openai", "anthropic"), ("anthropic", "openai")])
+def test_either_sdk_takes_the_route_without_the_other(
+    monkeypatch: pytest.MonkeyPatch, missing: str, there: str
+) -> None:
+    __import__(there)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert can_repoint()
+    (hooked,) = install_hooks()
+    assert hooked.startswith(f"{there} ")
+    with routed(ROUTE) as route:
+        assert route is not None and current_route() is route
+
+
+def test_an_sdk_whose_client_has_moved_is_refused_and_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sdk in ("openai", "anthropic"):
+        __import__(sdk)
+        with monkeypatch.context() as moved:
+            moved.setitem(sys.modules, f"{sdk}._base_client", None)
+            with pytest.raises(WrapError, match=f"{sdk} .* no longer builds its requests"):
+                install_hooks()

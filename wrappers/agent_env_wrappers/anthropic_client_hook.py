@@ -1,12 +1,10 @@
 """Re-points the anthropic SDK's messages, as `openai_client_hook` does the requests of the openai SDK.
 
-The server of a route must speak Anthropic Messages beside OpenAI's dialects, as the gateway does. The hook goes in
-only where the SDK is loaded already: a program that does not use it pays nothing.
+The server of a route must speak Anthropic Messages beside OpenAI's dialects, as the gateway does.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from agent_env_wrappers.contract import WrapError
@@ -18,12 +16,13 @@ _KEPT = KEPT | {"anthropic-version", "anthropic-beta"}
 
 def install() -> str | None:
     """Puts the hook into the anthropic SDK, once in a process, and returns the SDK's version; None where it is not
-    loaded.
+    installed.
 
     Raises `WrapError` when a request that is built for the test does not take the route.
     """
-    anthropic: Any = sys.modules.get("anthropic")
-    if anthropic is None:
+    try:
+        import anthropic
+    except ImportError:
         return None
     version = str(anthropic.__version__)
     try:

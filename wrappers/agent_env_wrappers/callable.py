@@ -8,7 +8,7 @@ Parameters are filled by name:
 | `history` | the earlier messages, `[{"role": "user" or "assistant", "content": str}, ...]`, without the current one |
 | `peers` | `{seat: ask}`; `ask(message)` returns the reply: awaitable for async agents, blocking for sync ones |
 | `context` | a `dict` about the call (episode, depth, caller) |
-| `model` | the `ModelRoute` of this turn, or None |
+| `model` | the `ModelRoute` of this turn, or None; without it, openai and anthropic clients are sent there |
 | `answers` | `{interrupt id: value}`, the caller's answers to an `Interrupt` of the last turn |
 | `state` | what the agent's last `Done` or `Interrupt` carried in `state`, None at first |
 
@@ -47,7 +47,7 @@ from agent_env_wrappers.contract import (
     WrapError,
 )
 from agent_env_wrappers.kinds import roots
-from agent_env_wrappers.openai_client_hook import routed
+from agent_env_wrappers.openai_client_hook import can_repoint, hold, routed
 from agent_env_wrappers.parameters import Parameters
 from agent_env_wrappers.replies import ending
 from agent_env_wrappers.threads import Returned, Threads, anywhere
@@ -96,17 +96,22 @@ class CallableWrapper:
             state="value" if remembers else "none",
             fork=remembers,
             tools="turn" if "peers" in plan.takes else "none",
-            model="turn" if "model" in plan.takes else "none",
+            model="turn" if "model" in plan.takes or can_repoint() else "none",
             parts=frozenset({"text", "data", "file"} if plan.whole else {"text", "data"}),
         )
         return AgentInfo(framework=self.framework, caps=caps, name=plan.name, description=plan.description)
 
     async def run(self, turn: Turn) -> AsyncIterator[Event]:
-        """Calls the agent once. Raises `WrapError` where the turn has what the callable has no parameter for."""
+        """Calls the agent once.
+
+        Where it has no parameter for the turn's model, its openai and anthropic clients are re-pointed for the turn.
+        Raises `WrapError` when it then replies without having asked a model through one of these, and where the turn
+        has what else the callable has no parameter for.
+        """
         arguments = self._arguments(turn)
         pieces: list[str] = []
         end: Any = None
-        with routed(None):
+        with routed(None if "model" in self._plan.takes else turn.model) as route:
             async with aclosing(self._play(arguments)) as items:
                 try:
                     async for item in items:
@@ -118,10 +123,12 @@ class CallableWrapper:
                         elif isinstance(item, str):
                             pieces.append(item)
                             yield TextDelta(item)
+                            hold(route)
                         elif isinstance(item, EVENTS):
                             if isinstance(item, TextDelta) and item.channel == "answer":
                                 pieces.append(item.text)
                             yield item
+                            hold(route)
                         else:
                             raise AgentError(f"the agent yielded {type(item).__name__}; yield str or an Event")
                 except (AgentError, WrapError):
@@ -130,7 +137,14 @@ class CallableWrapper:
                     raise AgentError(f"the agent raised {type(error).__name__}") from error
         if end is None and (self._plan.generator or pieces):
             end = "".join(pieces)
-        yield self._remember(turn, ending(end))
+        reply = ending(end)
+        if route is not None and not route.requests and isinstance(reply, Done):
+            raise WrapError(
+                f"the model of {self._plan.called} was set, and it replied without asking one through the openai or "
+                "the anthropic client, which alone can be re-pointed; ask through one of them, or add a parameter "
+                "`model` to it and use that"
+            )
+        yield self._remember(turn, reply)
 
     async def aclose(self) -> None:
         """Frees nothing: threads end by themselves."""
@@ -143,8 +157,6 @@ class CallableWrapper:
             raise WrapError(f"{plan.called} reads text and data; annotate its message as `Message` to read files")
         if turn.tools and "peers" not in plan.takes:
             raise WrapError(f"{plan.called} cannot be given peers; add a parameter `peers` to it")
-        if turn.model is not None and "model" not in plan.takes:
-            raise WrapError(f"the model of {plan.called} cannot be set; add a parameter `model` to it and use that")
         memory = turn.state or {}
         offered: dict[str, Any] = {
             "history": [dict(entry) for entry in memory.get("history", ())],

@@ -3,7 +3,7 @@
 A graph with a checkpointer keeps its conversations there: the state is a handle, a thread with the checkpoint that the
 last turn ended at, and a turn that was cancelled or failed is forgotten by going on from that checkpoint. Without one
 the conversation is a value, the list of messages. What a compiled graph has built in cannot be changed: peers reach
-it through a factory (`as_tool` makes a tool of one), its model through the openai client.
+it through a factory (`as_tool` makes a tool of one), its model through the openai or the anthropic client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from agent_env_wrappers.langgraph_questions import ask_next, questions, resumpti
 from agent_env_wrappers.langgraph_shape import Shape
 from agent_env_wrappers.langgraph_stream import Reader, apart
 from agent_env_wrappers.langgraph_threads import copy_thread, head
-from agent_env_wrappers.openai_client_hook import Routed, current_route, install, routed
+from agent_env_wrappers.openai_client_hook import SDKS, hold, install_hooks, routed
 from agent_env_wrappers.parts import refuse_files
 from agent_env_wrappers.peers import ask
 from agent_env_wrappers.replies import to_json
@@ -70,7 +70,7 @@ class LangGraphWrapper:
     def probe(cls) -> str:
         """Names the framework's version and whether models can be re-pointed, or says what to install."""
         found = installed("langgraph", install="agent-env[langgraph]", least=(1, 0))
-        return f"{found}, models re-pointed through openai {install()}"
+        return f"{found}, models re-pointed through {' and '.join(install_hooks())}"
 
     async def describe(self) -> AgentInfo:
         """Describes the graph by its name and its tool nodes; its prompts are hidden in its code."""
@@ -126,7 +126,7 @@ class LangGraphWrapper:
                     async for namespace, mode, item in items:
                         for event in reader.read(namespace, mode, item):
                             yield event
-                            _hold(route)
+                            hold(route)
                 yield await self._end(reader, place)
             except (AgentError, WrapError):
                 raise
@@ -229,18 +229,12 @@ def as_tool(peer: PeerTool) -> BaseTool:
     )
 
 
-def _hold(route: Routed | None) -> None:
-    """Raises `WrapError` when the turn goes on in another context, where the model calls would pass by the route."""
-    if current_route() is not route:
-        raise WrapError("one task must drive a turn from its first event to its end, and another one went on with it")
-
-
 def _can_repoint() -> bool:
-    """Whether the openai SDK is there for the graph to use, and takes the hook."""
-    if "openai" not in sys.modules:
+    """Whether an SDK is there for the graph to use, and takes the hook."""
+    if not any(sdk in sys.modules for sdk in SDKS):
         return False
     try:
-        install()
+        install_hooks()
     except WrapError:
         return False
     return True

@@ -1,8 +1,8 @@
 """Re-points the openai SDK's model requests, for agents whose model cannot be set once they are built.
 
 While a route is current, every chat completion, completion and response of every openai client goes to the route
-instead: its URL, its key, its model name. Nothing of the client's own credentials goes along. The route is a context variable, so turns that
-run at the same time keep theirs apart, also in threads that copy the context.
+instead: its URL, its key, its model name. Nothing of the client's own credentials goes along. The route is a context
+variable, so turns that run at the same time keep theirs apart, also in threads that copy the context.
 
 This uses one private method of the SDK, since no public one is asked at request time; `install` proves it first
 and says clearly when a new version of the SDK has moved it.
@@ -16,9 +16,13 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from agent_env_wrappers.contract import ModelRoute, WrapError
+
+SDKS = ("openai", "anthropic")
+"""What a model may be asked through to take a route."""
 
 CHAT = "/chat/completions"
 PATHS = (CHAT, "/completions", "/responses")
@@ -52,14 +56,11 @@ def routed(route: ModelRoute | None) -> Generator[Routed | None]:
     """Sends the model requests of the block to `route`; with None, to where each client sends them itself.
 
     A turn that is played inside another one's (a peer in the same process) must not inherit its route, so every
-    wrapper that may reach the openai SDK enters this, with its own route or with None. The anthropic SDK takes the
-    route as well where it is loaded. Raises `WrapError` when an SDK cannot be re-pointed.
+    wrapper that may reach a model's SDK enters this, with its own route or with None. The anthropic SDK takes the
+    route as well. Raises `WrapError` when neither SDK is installed, or one of them cannot be re-pointed.
     """
     if route is not None:
-        from agent_env_wrappers import anthropic_client_hook
-
-        install()
-        anthropic_client_hook.install()
+        install_hooks()
     mine = None if route is None else Routed(route)
     token = _current.set(mine)
     try:
@@ -75,19 +76,50 @@ def current_route() -> Routed | None:
     return _current.get()
 
 
-def install() -> str:
-    """Puts the hook into the openai SDK, once in a process, and returns the SDK's version.
+def hold(route: Routed | None) -> None:
+    """Raises `WrapError` when the turn goes on in another context, where the model calls would pass by the route."""
+    if current_route() is not route:
+        raise WrapError("one task must drive a turn from its first event to its end, and another one went on with it")
 
-    Raises `WrapError` when the SDK is missing, or when a request that is built for the test does not take the route.
+
+def can_repoint() -> bool:
+    """Whether one of the SDKs is installed that take a route; imports neither."""
+    return any(find_spec(sdk) is not None for sdk in SDKS)
+
+
+def install_hooks() -> list[str]:
+    """Puts the hooks into those of the SDKs that are installed, and returns their names and versions.
+
+    They are imported here, since an agent may import its own in the middle of a turn. Raises `WrapError` when neither
+    is there, or as `install` does.
+    """
+    from agent_env_wrappers import anthropic_client_hook
+
+    found = zip(SDKS, (install(), anthropic_client_hook.install()), strict=True)
+    hooked = [f"{sdk} {version}" for sdk, version in found if version is not None]
+    if not hooked:
+        raise WrapError(
+            "the model of this agent can be re-pointed only where it is asked through the openai or the anthropic SDK, "
+            "and neither is installed: install openai>=2 or anthropic, or hand over a function with a parameter "
+            "`model` or a factory that uses build.model"
+        )
+    return hooked
+
+
+def install() -> str | None:
+    """Puts the hook into the openai SDK, once in a process, and returns the SDK's version; None where it is not
+    installed.
+
+    Raises `WrapError` when a request that is built for the test does not take the route.
     """
     try:
         import openai
+    except ImportError:
+        return None
+    try:
         from openai._base_client import BaseClient
     except ImportError as error:
-        raise WrapError(
-            "the model of this agent can be re-pointed only where it is asked through the openai SDK, which is not "
-            "installed or has moved its client: install openai>=2, or hand over a factory that uses build.model"
-        ) from error
+        raise WrapError(_moved(openai.__version__)) from error
     client: Any = BaseClient
     if not isinstance(getattr(client, "_build_request", None), _BuildOpenAI):
         original = getattr(client, "_build_request", None)
