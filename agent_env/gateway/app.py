@@ -58,7 +58,7 @@ class Gateway:
     | `POST /runs/{run}/{episode}/{seat}/{call_id}/v1/chat/completions` | the seat's | one model call |
     | `POST …/v1/completions`, `…/v1/responses`, `…/v1/messages` | the seat's | the same in other dialects |
     | `GET …/v1/models` | the seat's | the seat's model |
-    | `POST /runs/{run}/{episode}/records` | any seat's of the episode | keeps a JSON array of turns and edges |
+    | `POST /runs/{run}/{episode}/records` | a seat's | keeps a JSON array of the seat's turns and edges |
     | `POST /runs/{run}/records` `[{episode, token, records}]` | in the body | the same for several: `{results}`, a null or an error each |
     | `POST /runs/{run}/collect` `{episodes: [id]}` | admin | the episodes' records, JSON lines in order of arrival |
     | `DELETE /runs/{run}` | admin | closes the run; its journal `{directory}/{run}.jsonl` stays |
@@ -161,7 +161,7 @@ class Gateway:
             request = ModelRequest(dialect, body, headers)
             checked_name("call id", turn)
             try:
-                admission = await found.seating.played[seat].admit()
+                admission = await found.enter(seat)
             except AtCapacity:
                 found.recent.refuse((episode, seat, turn), mark_of(headers), body)
                 raise
@@ -169,7 +169,8 @@ class Gateway:
                 call = ModelCall(found, episode, seat, turn, request, admission, self._max_reply)
                 await call.play(receive, send, self._model_seconds)
         except AgentEnvError as error:
-            await reply_error(send, error, dialect.refusal(error.http_status, error.to_wire()))
+            status = dialect.status(error)
+            await reply_error(send, error, dialect.refusal(status, error.to_wire()), status=status)
 
     async def _steer(self, policy: OpenPolicy, verb: str, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(scope, receive, self._max_body)
@@ -220,14 +221,16 @@ class Gateway:
 
     def _close(self, run: OpenRun, *, drop: bool) -> None:
         del self._runs[run.name]
+        run.closed = True
         self._policies.hold(run.name, ())
         run.journal.close()
         if drop:
             run.journal.path.unlink()
 
     def _keep(self, name: str, episode: str, token: str | None, records: Any) -> asyncio.Future[None]:
-        """Keeps the records of one episode, all or none."""
+        """Keeps the records that a seat tells of itself in one episode, all or none."""
         run = self._admit(name, episode, None, token)
+        seat = run.seat_of(episode, token or "")
         if not isinstance(records, list):
             raise InvalidArguments("records are posted as a JSON array")
         lines: list[bytes] = []
@@ -239,6 +242,13 @@ class Gateway:
                 raise InvalidArguments(error.message) from None
             if not isinstance(record, TurnRecord | EdgeRecord) or record.episode != episode:
                 raise InvalidArguments(f"the records posted here must be turns and edges of the episode {episode!r}")
+            whose = record.seat if isinstance(record, TurnRecord) else record.caller_seat
+            if whose != seat and not (isinstance(record, EdgeRecord) and _is_of_root(record)):
+                raise Forbidden(
+                    f"the token is of the seat {seat!r}, and a {record.kind!r} record of the seat {whose!r} was posted with "
+                    f"it; {'a turn' if isinstance(record, TurnRecord) else 'an edge'} is posted with the token of the "
+                    f"seat {'that played it' if isinstance(record, TurnRecord) else 'that called'}"
+                )
             lines.append(dump(value) + b"\n")
         return run.journal.append(episode, lines)
 
@@ -269,6 +279,11 @@ class Gateway:
             raise InvalidArguments('records are collected with {"episodes": [id, …]}')
         lines = [line for episode in episodes for line in run.journal.read(str(episode))]
         await reply(send, 200, b"".join(lines))
+
+
+def _is_of_root(edge: EdgeRecord) -> bool:
+    """Whether no agent made the call, but whoever began the episode, who has no seat."""
+    return edge.caller is None and edge.caller_seat is None and edge.caller_call_id is None
 
 
 def _token(headers: Mapping[bytes, bytes]) -> str | None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from agent_env.errors import InvalidArguments, UnknownTool
 from agent_env.gateway.dialects import DIALECTS
 from agent_env.gateway.journal import Journal
-from agent_env.gateway.policies import OpenPolicy, Policies, Served
+from agent_env.gateway.policies import Admission, OpenPolicy, Policies, Served
 from agent_env.gateway.retries import RecentCalls
 from agent_env.gateway.tokens import checked_name, opens
 
@@ -215,14 +215,28 @@ class OpenRun:
         self.seating = seating
         self.journal = journal
         self.recent = RecentCalls()
+        self.closed = False
 
     @property
     def seats(self) -> Mapping[str, SeatPolicy]:
         """The policies by seat."""
         return self.seating.policies
 
+    async def enter(self, seat: str) -> Admission:
+        """Lets a call of a seat in as soon as its policy takes calls; raises `UnknownTool` where the seat, or the run,
+        was gone by then, and what `OpenPolicy.admit` raises."""
+        while not self.closed and (policy := self.seating.played.get(seat)) is not None:
+            admission = await policy.admit()
+            if not self.closed and self.seating.played.get(seat) is policy:
+                return admission
+        raise UnknownTool(f"the seat {seat!r} has left the run {self.name!r}, or the run was closed; open it again")
+
     def admits(self, episode: str, seat: str | None, token: str) -> bool:
         """Tells whether the token opens this seat in this episode; without a seat, whether it opens any."""
         if seat is not None:
             return seat in self.seats and opens(self.secret, episode, seat, token)
-        return any(opens(self.secret, episode, name, token) for name in self.seating.names)
+        return self.seat_of(episode, token) is not None
+
+    def seat_of(self, episode: str, token: str) -> str | None:
+        """The seat that the token opens in this episode; None when it opens none."""
+        return next((name for name in self.seating.names if opens(self.secret, episode, name, token)), None)

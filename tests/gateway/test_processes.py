@@ -38,7 +38,7 @@ async def test_a_killed_gateway_loses_no_record_that_it_acknowledged(
             async def work(worker: int) -> None:
                 for number in range(10_000):
                     episode = f"{worker}-{number}"
-                    turn = TurnRecord("c1", "a@1.0.0", "s", episode).to_json()
+                    turn = TurnRecord("c1", "a@1.0.0", "s", episode, seat="a").to_json()
                     try:
                         seen = run.episode(episode, "a")
                         if (await chat(seen)).status != 200:

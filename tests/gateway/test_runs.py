@@ -25,7 +25,7 @@ from agent_env.errors import (
 )
 from agent_env.gateway import Gateway, RunHandle, RunRecorder, SeatPolicy, mint_token
 from agent_env.gateway.tokens import checked_name, opens
-from agent_env.net import OutwardGuard, get_json, post_json, request_json
+from agent_env.net import OutwardGuard, get_json, post_json, request_json, shared_http
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,8 @@ Upstream = Any
 Chat = Callable[..., Awaitable[Any]]
 Serve = Callable[..., AbstractAsyncContextManager[str]]
 
-TURN = TurnRecord("c1", "a@1.0.0", "s1", "e1", reply="ja").to_json()
-EDGE = EdgeRecord("x1", "b@1.0.0", "e1", caller_call_id="c1").to_json()
+TURN = TurnRecord("c1", "a@1.0.0", "s1", "e1", seat="a", reply="ja").to_json()
+EDGE = EdgeRecord("x1", "b@1.0.0", "e1", caller="a@1.0.0", caller_seat="a", caller_call_id="c1").to_json()
 
 
 def nested(depth: int) -> Any:
@@ -55,12 +55,12 @@ async def test_records_and_model_calls_of_an_episode_are_collected_in_order(run:
     seen = run.episode("e1", "a")
     await chat(seen, call_id="c1")
     await RunRecorder(seen).record([TURN, EDGE])
-    await RunRecorder(run.episode("e2", "b")).record([{**TURN, "episode": "e2"}])
+    await RunRecorder(run.episode("e2", "b")).record([{**TURN, "episode": "e2", "seat": "b"}])
     await RunRecorder(seen).record([])
     found = await run.collect(["e1", "e2", "e3"])
     assert [record["kind"] for record in found["e1"]] == ["model", "turn", "edge"]
     assert found["e1"][1:] == [TURN, EDGE]
-    assert found["e2"] == [{**TURN, "episode": "e2"}] and found["e3"] == []
+    assert found["e2"] == [{**TURN, "episode": "e2", "seat": "b"}] and found["e3"] == []
     assert await run.collect(["e1", "e2", "e3"]) == found
     episode = Episode("e1")
     episode.add(found["e1"])
@@ -79,11 +79,44 @@ async def test_collecting_more_episodes_than_one_request_takes_is_several_reques
     assert [len(records) for records in found.values()] == [1] * 7
 
 
-async def test_a_seat_without_a_policy_posts_with_the_episodes_other_tokens(run: RunHandle) -> None:
-    await RunRecorder(run.episode("e1", "a").at("judge")).record([TURN])
-    assert (await run.collect(["e1"]))["e1"] == [TURN]
-    with pytest.raises(ConfigurationError, match="gives no token"):
-        RunRecorder(Run(run.gateway, run.run, "e1", "judge"))
+async def test_a_seat_without_a_policy_posts_with_its_own_token_and_one_without_a_token_not_at_all(
+    gateway: str, run: RunHandle
+) -> None:
+    async with await RunHandle.open(gateway, ADMIN, {"a": None}, keep_journal=False) as silent:
+        await RunRecorder(silent.episode("e1", "a")).record([TURN])
+        assert (await silent.collect(["e1"]))["e1"] == [TURN]
+    for seen in (run.episode("e1", "a").at("judge"), Run(run.gateway, run.run, "e1", "judge")):
+        with pytest.raises(ConfigurationError, match="gives the seat 'judge' no token"):
+            RunRecorder(seen)
+
+
+ROOT_EDGE = EdgeRecord("x2", "a@1.0.0", "e1", callee_seat="a", callee_call_id="c1").to_json()
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {**TURN, "seat": "b"},
+        {**TURN, "seat": "nobody's"},
+        {key: value for key, value in TURN.items() if key != "seat"},
+        {**EDGE, "caller_seat": "b"},
+        {key: value for key, value in EDGE.items() if key != "caller_seat"},
+        {**ROOT_EDGE, "caller_call_id": "of b"},
+        {**ROOT_EDGE, "caller": "b@1.0.0"},
+    ],
+)
+async def test_a_seat_tells_of_itself_alone_and_what_else_it_posts_is_refused_whole(
+    run: RunHandle, foreign: dict[str, Any]
+) -> None:
+    seen = run.episode("e1", "a")
+    whose = foreign.get("seat", foreign.get("caller_seat"))
+    with pytest.raises(Forbidden, match=rf"of the seat 'a', and a '(turn|edge)' record of the seat {whose!r} was"):
+        await post(seen.collector_url(), [TURN, foreign, EDGE], seen.routes["a"].token)
+    with pytest.raises(Forbidden):
+        await RunRecorder(seen).record([TURN, foreign])
+    assert (await run.collect(["e1"]))["e1"] == []
+    await RunRecorder(seen).record([TURN, EDGE, ROOT_EDGE])
+    assert (await run.collect(["e1"]))["e1"] == [TURN, EDGE, ROOT_EDGE]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +139,22 @@ async def test_records_that_are_none_of_the_episodes_are_refused_all_together(ru
     seen = run.episode("e1", "a")
     with pytest.raises(InvalidArguments):
         await post(seen.collector_url(), body, seen.routes["a"].token)
+    assert (await run.collect(["e1"]))["e1"] == []
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
+@pytest.mark.parametrize(
+    ("record", "field"), [(TURN, "reward"), (TURN, "started"), (TURN, "seconds"), (EDGE, "started"), (EDGE, "seconds")]
+)
+async def test_numbers_that_are_not_finite_are_refused_by_the_name_of_their_field_and_nothing_is_written(
+    run: RunHandle, record: dict[str, Any], field: str, number: str
+) -> None:
+    seen = run.episode("e1", "a")
+    body = json.dumps([TURN, {**record, field: "HERE"}, EDGE]).replace('"HERE"', number).encode()
+    headers = {"Authorization": f"Bearer {seen.routes['a'].token}"}
+    async with shared_http().post(seen.collector_url(), data=body, headers=headers) as response:
+        error = (await response.json())["error"]
+    assert response.status == 422 and f"the field {field!r} of a {record['kind']!r} record" in error["message"]
     assert (await run.collect(["e1"]))["e1"] == []
 
 
@@ -241,8 +290,6 @@ async def test_a_run_that_is_opened_wrongly_says_what_is_wrong(gateway: str, bod
 
 
 async def test_bodies_that_are_not_json_are_refused(gateway: str, run: RunHandle) -> None:
-    from agent_env.net import shared_http
-
     headers = {"Authorization": f"Bearer {ADMIN}"}
     seats = json.dumps({"a": SeatPolicy("A", ("http://h/v1",)).to_json()})
     half = b'{"secret": "\\ud800", "seats": ' + seats.encode() + b"}"
