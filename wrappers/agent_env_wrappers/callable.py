@@ -47,7 +47,7 @@ from agent_env_wrappers.contract import (
     WrapError,
 )
 from agent_env_wrappers.kinds import roots
-from agent_env_wrappers.openai_client_hook import can_repoint, hold, routed
+from agent_env_wrappers.openai_client_hook import can_repoint, hold, install_hooks, routed
 from agent_env_wrappers.parameters import Parameters
 from agent_env_wrappers.replies import ending
 from agent_env_wrappers.threads import Returned, Threads, anywhere
@@ -111,7 +111,10 @@ class CallableWrapper:
         arguments = self._arguments(turn)
         pieces: list[str] = []
         end: Any = None
-        with routed(None if "model" in self._plan.takes else turn.model) as route:
+        model = None if "model" in self._plan.takes else turn.model
+        if model is not None:
+            await self.threads.run(install_hooks)  # the first time it imports, which takes seconds
+        with routed(model) as route:
             async with aclosing(self._play(arguments)) as items:
                 try:
                     async for item in items:

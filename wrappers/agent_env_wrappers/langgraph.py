@@ -38,6 +38,7 @@ from agent_env_wrappers.openai_client_hook import SDKS, hold, install_hooks, rou
 from agent_env_wrappers.parts import refuse_files
 from agent_env_wrappers.peers import ask
 from agent_env_wrappers.replies import to_json
+from agent_env_wrappers.threads import Threads
 from agent_env_wrappers.versions import installed
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class LangGraphWrapper:
             state=state,
             fork=state != "none",
             tools="factory",
-            model="turn" if _can_repoint() else "factory",
+            model="turn" if await Threads(name="hooks").run(_can_repoint) else "factory",
             parts=frozenset({"text", "data"}),
         )
         tools = [

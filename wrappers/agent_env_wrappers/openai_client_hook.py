@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 from agent_env_wrappers.contract import ModelRoute, WrapError
@@ -47,6 +48,9 @@ class Routed:
     route: ModelRoute
     requests: int = 0
 
+
+_installing = Lock()
+"""Held while hooks are put in, since turns of several threads may be the first ones."""
 
 _current: ContextVar[Routed | None] = ContextVar("agent_env_wrappers_route", default=None)
 
@@ -95,7 +99,8 @@ def install_hooks() -> list[str]:
     """
     from agent_env_wrappers import anthropic_client_hook
 
-    found = zip(SDKS, (install(), anthropic_client_hook.install()), strict=True)
+    with _installing:
+        found = list(zip(SDKS, (install(), anthropic_client_hook.install()), strict=True))
     hooked = [f"{sdk} {version}" for sdk, version in found if version is not None]
     if not hooked:
         raise WrapError(
