@@ -20,7 +20,7 @@ from agent_env.training.credit import Credit, RoleBaseline, credit_of
 from agent_env.training.learning import Lessons, learn
 from agent_env.training.place import OpenRun, Place, policies_served
 from agent_env.training.policy import Policy
-from agent_env.training.progress import RolloutProgress, rewards_by_seat
+from agent_env.training.progress import Earned, RolloutProgress, mean_earned
 from agent_env.training.propagation import Propagation
 from agent_env.training.rollouts import collect, rollout
 from agent_env.training.scenario import Json, Scenario, Seat, Tasks
@@ -225,13 +225,9 @@ async def evaluate(
 
 
 def mean_rewards(episodes: Sequence[Episode]) -> dict[str, float]:
-    """The mean reward by seat, and under "team" of what counts for the whole team; episodes without one do not count."""
-    sums: dict[str, tuple[float, int]] = {}
-    for episode in episodes:
-        for seat, value in rewards_by_seat(episode).items():
-            total, count = sums.get(seat, (0.0, 0))
-            sums[seat] = total + value, count + 1
-    return {seat: total / count for seat, (total, count) in sorted(sums.items())}
+    """The mean reward of each seat that played or was scored, or under "team" that of the team where no seat has a reward
+    of its own; episodes without one do not count."""
+    return mean_earned(Earned.of(episode) for episode in episodes)
 
 
 _FAULTS: Mapping[Boundary, str] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.episodes import Episode
@@ -27,7 +28,7 @@ class RolloutProgress:
     def __init__(self, progress: Progress, bar: TaskID) -> None:
         self._progress = progress
         self._bar = bar
-        self._late: deque[dict[str, float]] = deque(maxlen=_WINDOW)
+        self._late: deque[Earned] = deque(maxlen=_WINDOW)
         self._shown = 0.0
         self.played = 0
         self.failed = 0
@@ -44,7 +45,7 @@ class RolloutProgress:
         self.skipped += not fresh
         self.failed += not episode.ok
         if episode.rewards:
-            self._late.append(rewards_by_seat(episode))
+            self._late.append(Earned.of(episode))
         self._show()
 
     def skip(self, episodes: int) -> None:
@@ -54,13 +55,8 @@ class RolloutProgress:
             self._show()
 
     def rewards(self) -> dict[str, float]:
-        """The mean reward of late by seat, and under "team" of what counts for the whole team."""
-        sums: dict[str, tuple[float, int]] = {}
-        for rewards in self._late:
-            for seat, value in rewards.items():
-                total, count = sums.get(seat, (0.0, 0))
-                sums[seat] = total + value, count + 1
-        return {seat: total / count for seat, (total, count) in sums.items()}
+        """The mean reward of late of each seat, or under "team" that of the team; see `mean_earned`."""
+        return mean_earned(self._late)
 
     def flush(self) -> None:
         """Brings the bar up to date."""
@@ -77,13 +73,42 @@ class RolloutProgress:
             self.flush()
 
 
-def rewards_by_seat(episode: Episode) -> dict[str, float]:
-    """What each seat that has a reward of its own earned (the team's included), or under "team" what the team earned."""
-    seats = {str(reward.target_id) for reward in episode.rewards if reward.target == "seat"}
-    if not seats:
-        team = episode.reward()
-        return {} if team is None else {TEAM: team}
-    return {seat: value for seat in sorted(seats) if (value := episode.reward(seat)) is not None}
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What an episode was worth: to the team, and (the team's part included) to each seat that played or was scored;
+    `apart` where a seat was scored by itself."""
+
+    team: float | None
+    seats: dict[str, float]
+    apart: bool
+
+    @classmethod
+    def of(cls, episode: Episode) -> Earned:
+        """Sums the rewards of an episode up."""
+        scored = {str(reward.target_id) for reward in episode.rewards if reward.target == "seat"}
+        earned = {seat: episode.reward(seat) for seat in sorted(scored.union(episode.seats()))}
+        seats = {seat: value for seat, value in earned.items() if value is not None}
+        return cls(episode.reward(), seats, bool(scored))
+
+
+def mean_earned(episodes: Iterable[Earned]) -> dict[str, float]:
+    """The mean of every seat where any was scored by itself, in whichever episode; else the team's under "team", since
+    all seats have that. What has no reward does not count."""
+    known = list(episodes)
+    apart = any(one.apart for one in known)
+    earned: dict[str, list[float]] = {}
+    for one in known:
+        team = {} if one.team is None else {TEAM: one.team}
+        for seat, value in (one.seats if apart else team).items():
+            earned.setdefault(seat, []).append(value)
+    return {seat: sum(values) / len(values) for seat, values in sorted(earned.items())}
+
+
+def rate(speed: float | None) -> str:
+    """How fast episodes are played: "12/s", or below one a second how long each takes, "8.0 s each"."""
+    if not speed:
+        return ""
+    return f"{speed:.0f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
 
 
 @contextmanager
@@ -95,8 +120,7 @@ def rollout_progress(total: int | None, *, visible: bool = True) -> Generator[Ro
 
     class Rate(ProgressColumn):
         def render(self, task: Bar) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:.0f}/s", style="cyan")
+            return Text(rate(task.finished_speed or task.speed), style="cyan")
 
     with Progress(
         TextColumn("{task.description}"),

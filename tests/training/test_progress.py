@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich import get_console
 
+from agent_env import AgentEnvironment
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.errors import AgentFailed
 from agent_env.training import Scenario, Seat, Team, collect, rollout, rollout_progress
-from agent_env.training.progress import rewards_by_seat
+from agent_env.training.loop import mean_rewards
+from agent_env.training.progress import rate
 
 pytestmark = pytest.mark.anyio
 
@@ -92,10 +96,49 @@ async def test_what_an_earlier_start_played_counts_as_done(
 
 def test_what_a_seat_earned_has_the_teams_part_and_none_is_nothing() -> None:
     episode = Episode("e")
-    assert rewards_by_seat(episode) == {}
+    assert mean_rewards([episode]) == {}
     episode.score("x", None)
-    assert rewards_by_seat(episode) == {}
+    assert mean_rewards([episode]) == {}
     episode.score("y", 1.0)
-    assert rewards_by_seat(episode) == {"team": 1.0}
+    assert mean_rewards([episode]) == {"team": 1.0}
     episode.score("z", 0.5, seat="a", weight=2.0)
-    assert rewards_by_seat(episode) == {"a": 2.0}
+    assert mean_rewards([episode]) == {"a": 2.0}
+
+
+async def test_where_the_team_and_one_seat_are_scored_every_seat_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    asked = AgentEnvironment(str.upper, name="asked")
+
+    async def both(team: Team, task: int) -> int:
+        for seat in ("a", "b"):
+            await team[seat].chat("hi")
+        return task
+
+    def mixed(episode: Episode) -> Any:
+        # One episode in two has nothing for a seat by itself: both seats have the team's there.
+        own = {"a": {"x": 0.5}} if episode.info["result"] else {}
+        return {"team": {"all": 1.0}, **own}
+
+    scenario = Scenario(both, mixed, {"a": Seat(asked), "b": Seat(asked)}, "mixed")
+    episodes = await collect(rollout(scenario, [0, 1], progress=True))
+    assert "reward a 1.25 b 1.00 failed 0" in shown(capsys)
+    assert mean_rewards(episodes) == {"a": 1.25, "b": 1.0}
+
+
+def test_what_takes_longer_than_a_second_is_told_in_seconds() -> None:
+    assert [rate(speed) for speed in (None, 0.0, 0.125, 0.02, 0.999, 1.0, 1234.4)] == [
+        *("", "", "8.0 s each", "50.0 s each", "1.0 s each", "1/s", "1234/s")
+    ]
+
+
+async def test_slow_episodes_are_shown_by_the_seconds_that_each_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    clock = count(0, 4)
+    monkeypatch.setattr(get_console(), "get_time", lambda: float(next(clock)))
+    await collect(rollout(duel, [0, 1, 1], progress=True))
+    text = shown(capsys)
+    assert " s each" in text and "0/s" not in text
