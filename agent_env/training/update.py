@@ -22,9 +22,9 @@ class Settings:
     bonus that keeps the policy from settling too early, `clip_norm` bounds the gradient, `epochs` is how often an
     update goes over the same rows.
 
-    `average` says what counts the same in the loss: each of the "tokens" that were sampled, so that whoever says more
-    counts for more; or each of the "units", a seat in an episode, so that neither long conversations nor many rows
-    outweigh others (by the rows' `weight`, which is their share in their unit and is used for nothing else).
+    `average` says what counts the same in the loss: each of the "units", a seat in an episode, so that neither long
+    conversations nor many rows outweigh others (by the rows' `weight`, which is their share in their unit and is used
+    for nothing else); or each of the "tokens" that were sampled, so that whoever says more counts for more.
 
     `batch_tokens` bounds how many tokens, padding included, go through the model at a time; the gradients of all parts
     add up to that of the whole, so it decides on memory alone. None is all at once.
@@ -35,7 +35,7 @@ class Settings:
     clip: float = 0.2
     clip_norm: float = 1.0
     epochs: int = 1
-    average: Literal["tokens", "units"] = "tokens"
+    average: Literal["tokens", "units"] = "units"
     batch_tokens: int | None = None
 
 

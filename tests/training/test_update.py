@@ -121,9 +121,9 @@ def sampled_now(tokenizer: WordTokenizer, prompt: list[int], sampled: list[int],
 
 def test_by_tokens_whoever_says_more_counts_for_more(tokenizer: WordTokenizer) -> None:
     rows = [sampled_now(tokenizer, [3], [6, 7, 8], 1.0), sampled_now(tokenizer, [3], [6], -1.0)]
-    assert loss(tokenizer, rows, Settings(entropy=0.0)) == pytest.approx(-(3 * 1.0 - 1.0) / 4)
+    assert loss(tokenizer, rows, Settings(entropy=0.0, average="tokens")) == pytest.approx(-(3 * 1.0 - 1.0) / 4)
     rows[0].weight = 0.125
-    assert loss(tokenizer, rows, Settings(entropy=0.0)) == pytest.approx(-(3 * 1.0 - 1.0) / 4)
+    assert loss(tokenizer, rows, Settings(entropy=0.0, average="tokens")) == pytest.approx(-(3 * 1.0 - 1.0) / 4)
 
 
 def test_by_units_each_seat_in_an_episode_counts_once(tokenizer: WordTokenizer) -> None:

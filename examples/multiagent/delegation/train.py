@@ -50,8 +50,8 @@ SEATS = ("manager", *SPECIALISTS)
 ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none": ()}
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
 SETTINGS = {
-    "manager": Settings(learning_rate=1e-3, entropy=0.01),
-    **dict.fromkeys(SPECIALISTS, Settings(learning_rate=2e-3, entropy=0.005)),
+    "manager": Settings(learning_rate=1e-3, entropy=0.01, average="tokens"),
+    **dict.fromkeys(SPECIALISTS, Settings(learning_rate=2e-3, entropy=0.005, average="tokens")),
 }
 TASKS, GROUP = 32, 8
 

@@ -43,7 +43,7 @@ from agent_env.training.units import Unit
 AGENT = Path(__file__).with_name("agents.py")
 GAMES = 192  # an update
 PAST = 6  # updates from one past version to the next
-SETTINGS = Settings(learning_rate=6e-4, entropy=0.0, epochs=3)
+SETTINGS = Settings(learning_rate=6e-4, entropy=0.0, epochs=3, average="tokens")
 START = "past-0"
 UPDATES = 30
 WARM = 1000  # supervised steps of a fresh model
