@@ -40,6 +40,7 @@ demo-all: $(VENV)/.test .venvs/trl/.product .venvs/smollm/.product  ## Runs ever
 	$(BIN)/python $(EXAMPLES)/delegation/train.py
 	$(BIN)/python $(EXAMPLES)/duel/train.py
 	.venvs/trl/bin/python $(EXAMPLES)/trl/train.py
+	.venvs/smollm/bin/python $(EXAMPLES)/smollm/evaluate.py
 	.venvs/smollm/bin/python $(EXAMPLES)/smollm/train.py
 
 test: $(VENV)/.test  ## Runs all checks and tests (12 minutes at most)
