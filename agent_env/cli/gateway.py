@@ -20,12 +20,17 @@ def gateway(
     token_env: Annotated[
         str, typer.Option(metavar="VARIABLE", help="The environment variable that has the admin token.")
     ] = TOKEN_VARIABLE,
+    max_body: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="BYTES", help="The longest request that is taken; default: 16 MiB."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serves a gateway until it is interrupted: agents' model calls go through it, and are recorded."""
     with reported(as_json=as_json):
         from agent_env.errors import ConfigurationError
         from agent_env.gateway import Gateway
+        from agent_env.gateway.app import MAX_BODY_BYTES
         from agent_env.gateway.server import serve
         from agent_env.net.serving import run_loop
 
@@ -49,4 +54,6 @@ def gateway(
             else:
                 say(f"the gateway is served at {url}; its journals are in {directory}")
 
-        run_loop(serve(Gateway(directory, admin_token=token), host, port, on_ready=ready))
+        longest = MAX_BODY_BYTES if max_body is None else max_body
+        served = Gateway(directory, admin_token=token, max_body_bytes=longest)
+        run_loop(serve(served, host, port, on_ready=ready))

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from agent_env.cli.gateway import TOKEN_VARIABLE
@@ -53,6 +54,36 @@ def test_a_gateway_is_served_until_it_is_told_to_stop(cli: Any, as_json: bool) -
         assert process.wait(20) == 0
         assert process.stdout is not None
         process.stdout.close()
+
+
+async def open_long_run(url: str, token: str, length: int) -> int:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
+        return (await client.post(f"{url}/runs", json={"run": "r" * length, "seats": {}})).status_code
+
+
+def test_a_gateway_takes_no_longer_request_than_it_is_told_to(cli: Any) -> None:
+    words = ("gateway", "--directory", "runs", "--port", "0", "--json", "--max-body", "2000")
+    with subprocess.Popen(
+        [sys.executable, "-m", "agent_env.cli", *words],
+        cwd=cli.folder,
+        env={**cli.environment, TOKEN_VARIABLE: "s3cret"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = ""
+            while not said.endswith("}\n"):
+                line = process.stdout.readline()
+                assert line, "the gateway ended before it was ready"
+                said += line
+            url = json.loads(said)["url"]
+            assert asyncio.run(open_long_run(url, "s3cret", 2000)) == 413
+            assert asyncio.run(open_long_run(url, "s3cret", 1000)) != 413
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+    assert "--max-body" in cli("gateway", "--max-body", "0", code=2)
 
 
 def test_a_gateway_wants_its_token_out_of_a_variable(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
