@@ -292,6 +292,8 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
     if curve:
         rows = [(seat, *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
         print_table(("seat", f"first {_SHOWN}", f"last {_SHOWN}", "best"), rows, title=f"mean reward, {run.id}")
+        for line in _groups(curve[-_SHOWN:]):
+            console.print(line, markup=False, highlight=False)
     if checkpoint is not None:
         for name in checkpoint.policies:
             say(f"{name} is in {checkpoint.path(name)}")
@@ -309,6 +311,21 @@ def _rewards(curve: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float
         rewards = [line["reward"][seat] for line in curve if seat in line["reward"]]
         first, last = rewards[:_SHOWN], rewards[-_SHOWN:]
         found[seat] = sum(first) / len(first), sum(last) / len(last), max(rewards)
+    return found
+
+
+def _groups(curve: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each policy: how many groups of attempts taught it nothing."""
+    found: list[str] = []
+    for name in dict.fromkeys(name for line in curve for name in line["policies"]):
+        lessons = [line["policies"][name] for line in curve if name in line["policies"]]
+        groups, flat, alone = (sum(lesson[key] for lesson in lessons) for key in ("groups", "flat", "singletons"))
+        if groups:
+            updates = "1 update" if len(curve) == 1 else f"{len(curve)} updates"
+            found.append(
+                f"{name}: {flat + alone} of {groups} groups of the last {updates} taught it nothing "
+                f"({flat} got the same throughout, {alone} of one attempt alone)"
+            )
     return found
 
 

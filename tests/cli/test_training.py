@@ -194,14 +194,18 @@ def test_a_run_keeps_what_it_is_made_of(folder: Path, here: Here) -> None:
         assert json.loads(here("runs", "list", "--json"))[0]["state"] == "running"
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_finished_run_says_what_it_reached_and_how_to_train_further(here: Here) -> None:
+def test_a_finished_run_says_what_it_reached_and_how_to_train_further(folder: Path, here: Here) -> None:
     small = ("--group-size", "2", "--tasks-per-update", "2")
     here("train", "guessing:game", "--tiny", "--run", "a", "--updates", "2", *small)
     for arguments in (("--resume",), ("--resume", "a", "--updates", "1")):
         said = here("train", *arguments)
         assert "the run 'a' is finished: it has made all of its 2 updates; to train further:" in said.replace("\n", " ")
         assert "agent-env train --resume a --updates 4" in said and "guesser" in said
+        curve = (folder / "runs" / "a" / "curve.jsonl").read_text("utf-8").splitlines()
+        lines = [json.loads(line)["policies"]["p"] for line in curve]
+        groups, flat = (sum(line[name] for line in lines) for name in ("groups", "flat"))
+        told = f"p: {flat} of {groups} groups of the last 2 updates taught it nothing ({flat} got the same throughout,"
+        assert groups == 4 and told in " ".join(said.split())
         assert json.loads(here("runs", "list", "--json"))[0]["state"] == "finished"
     assert json.loads(here("train", "--resume", "--json"))["state"] == "finished"
     assert json.loads(here("train", "--resume", "--updates", "3", "--json"))["updates"] == 3

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from agent_env.cli import formats
 from agent_env.cli.application import app
-from agent_env.episodes import Episode, EpisodeReader
+from agent_env.episodes import CallRecord, Episode, EpisodeReader, TurnRecord
 from agent_env.errors import ConfigurationError, ProtocolError
 from agent_env.training.exports import agent_lightning, areal, prime_rl, trl_async, verifiers, verl
 from agent_env.training.exports.labels import label_of
@@ -139,3 +139,27 @@ def test_the_golden_file_has_what_trainers_trip_over(golden: list[Episode]) -> N
     assert {episode.ok for episode in golden} == {True, False}
     assert len({call.policy for call in calls if call.seat in ("left", "right")}) == 1
     assert list(EpisodeReader(GOLDEN)) == golden
+
+
+@pytest.mark.parametrize(
+    ("rewards", "told"),
+    [
+        ([(0, 1.0), (1, 0.0)], "all advantages are 0"),
+        ([(0, 1.0), (0, 1.0)], "of their 1 groups 0 have one attempt alone and 1 got the same"),
+        ([(0, 1.0), (0, 0.0), (1, 1.0)], "of their 2 groups 1 have one attempt alone and 0 got the same"),
+        ([(0, 1.0), (0, 0.0)], ""),
+    ],
+)
+def test_groups_that_teach_nothing_are_told(
+    rewards: list[tuple[int, float]], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    episodes: list[Episode] = []
+    for number, (task, reward) in enumerate(rewards):
+        episode = Episode(f"e{number}", group=f"g{task}", task=task)
+        turn = TurnRecord(f"t{number}", "a@1.0.0", f"s{number}", seat="a")
+        model = CallRecord(f"c{number}", turn.call_id, "a", "m", prompt_token_ids=[1], token_ids=[2], logprobs=[-0.5])
+        episode.add([turn, model])
+        episode.score("x", reward, seat="a")
+        episodes.append(episode)
+    assert prime_rl.write(episodes, tmp_path / "rows.jsonl") == len(rewards)
+    assert told in caplog.text and bool(caplog.text) == bool(told)
