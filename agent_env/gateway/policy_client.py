@@ -18,7 +18,7 @@ from agent_env.net import bearer_headers, request_json
 Json: TypeAlias = Any
 
 _SECONDS = 30.0
-_UNCHANGED: Final = object()
+_UNCHANGED: Final[Any] = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +109,17 @@ class PolicyHandle:
         *,
         model: str | None = None,
         endpoints: Sequence[str] | None = None,
+        api_key: str | None = _UNCHANGED,
         version: Json = _UNCHANGED,
         replaces: Json = _UNCHANGED,
     ) -> PolicyState:
         """Changes what calls go by from now on; what is left out stays.
 
-        Raises `Refusal` for another model or version while calls are under way, and where the version is not the one
+        Endpoints at a server that the policy's key was not given for need `api_key` with them, None for none: else
+        `InvalidArguments`. Raises `Refusal` for another model or version while calls are under way, and where the version is not the one
         that `replaces` says.
         """
-        wanted: dict[str, Any] = {"version": version, "replaces": replaces}
+        wanted: dict[str, Any] = {"api_key": api_key, "version": version, "replaces": replaces}
         wanted = {name: value for name, value in wanted.items() if value is not _UNCHANGED}
         if model is not None:
             wanted["model"] = model

@@ -62,9 +62,7 @@ class SeatPolicy:
             raise InvalidArguments(f'the seat {seat!r} must be {{"model": …, "endpoints": [url, …]}}, not {value!r}')
         model = checked_model(f"the seat {seat!r}", value.get("model"))
         endpoints = checked_endpoints(f"the seat {seat!r}", value.get("endpoints"))
-        api_key, policy = value.get("api_key"), value.get("policy")
-        if api_key is not None and not _is_header(api_key):
-            raise InvalidArguments(f"the api_key of the seat {seat!r} must be a string that a header can hold")
+        api_key, policy = checked_key(f"the seat {seat!r}", value.get("api_key")), value.get("policy")
         settings = value.get("settings") or {}
         if not isinstance(settings, Mapping):
             raise InvalidArguments(f"the settings of the seat {seat!r} must be an object, not {settings!r}")
@@ -92,6 +90,15 @@ def checked_endpoints(who: str, endpoints: Any) -> tuple[str, ...]:
     if not isinstance(endpoints, list) or not endpoints or not all(map(_is_url, endpoints)):
         raise InvalidArguments(f"{who} needs a list of http URLs as endpoints, not {endpoints!r}")
     return tuple(dict.fromkeys(endpoints))
+
+
+def checked_key(who: str, api_key: Any) -> str | None:
+    """The key of a policy's endpoints, None for none; raises `InvalidArguments`, which does not tell it."""
+    if api_key is None:
+        return None
+    if not _is_header(api_key):
+        raise InvalidArguments(f"the api_key of {who} must be a string that a header can hold")
+    return str(api_key)
 
 
 def _is_url(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_env.errors import InvalidArguments, Refusal, UnknownTool
 from agent_env.gateway.policies import OpenPolicy, Served
-from agent_env.gateway.runs import checked_endpoints, checked_model
+from agent_env.gateway.runs import checked_endpoints, checked_key, checked_model
 
 RETRY_SECONDS = 1.0
 """When a refused call is told to come back, if nothing else is said."""
@@ -48,9 +48,10 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
     | `pause` | `{retry_after?, seconds?, hold?, pause?}`; the answer has `pause`, its name |
     | `drain` | `{seconds?}` |
     | `resume` | `{pause?}`; without it all pauses end |
-    | `change` | `{model?, endpoints?, version?, replaces?}`; what is left out stays |
+    | `change` | `{model?, endpoints?, api_key?, version?, replaces?}`; what is left out stays |
 
-    Raises `InvalidArguments`, `DeadlineExceeded` for a drain that takes longer, and `Refusal` for a change that would
+    A key goes to no server that it was not given for: endpoints at another one than before are refused unless `api_key`
+    comes with them, null for none. Raises `InvalidArguments`, `DeadlineExceeded` for a drain that takes longer, and `Refusal` for a change that would
     mix two versions, or of another version than `replaces`.
     """
     if wanted is None:
@@ -78,8 +79,8 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
 def _changed(policy: OpenPolicy, wanted: Mapping[str, Any]) -> Served:
     now = policy.served
     who = f"the policy {policy.name!r}"
-    if unknown := sorted(wanted.keys() - {"model", "endpoints", "version", "replaces"}):
-        raise InvalidArguments(f"{who} has no {unknown[0]!r} to change; it has model, endpoints and version")
+    if unknown := sorted(wanted.keys() - {"model", "endpoints", "api_key", "version", "replaces"}):
+        raise InvalidArguments(f"{who} has no {unknown[0]!r} to change; it has model, endpoints, api_key and version")
     if "replaces" in wanted and wanted["replaces"] != now.version:
         raise Refusal(
             f"{who} is at version {now.version!r} and not at {wanted['replaces']!r}: somebody else published",
@@ -87,10 +88,26 @@ def _changed(policy: OpenPolicy, wanted: Mapping[str, Any]) -> Served:
         )
     model = checked_model(who, wanted["model"]) if "model" in wanted else now.model
     endpoints = checked_endpoints(who, wanted["endpoints"]) if "endpoints" in wanted else now.endpoints
+    api_key = checked_key(who, wanted["api_key"]) if "api_key" in wanted else now.api_key
     try:
-        return Served(model, endpoints, now.api_key, wanted.get("version", now.version))
+        served = Served(model, endpoints, api_key, wanted.get("version", now.version))
     except ValueError as error:
         raise InvalidArguments(f"{who} needs a list of http URLs as endpoints, not {endpoints!r}: {error}") from None
+    if now.api_key is not None and "api_key" not in wanted:
+        _check_origins(who, served, [one for one in (now, policy.declared) if one.api_key == now.api_key])
+    return served
+
+
+def _check_origins(who: str, served: Served, given: Sequence[Served]) -> None:
+    """Raises `InvalidArguments` when a key that was given for the servers of `given` would go to another one."""
+    known = {place.origin for one in given for place in one.places["chat"]}
+    for place in served.places["chat"]:
+        if place.origin not in known:
+            host, port, secure = place.origin
+            raise InvalidArguments(
+                f"the api_key of {who} was not given for {'https' if secure else 'http'}://{host}:{port}; give `api_key` "
+                "with the endpoints, null if they take none"
+            )
 
 
 def _pause(wanted: Mapping[str, Any]) -> str | None:
