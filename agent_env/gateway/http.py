@@ -78,13 +78,14 @@ async def reply_json(send: Send, status: int, value: Any) -> None:
     await reply(send, status, dump(value))
 
 
-async def reply_error(send: Send, error: AgentEnvError, value: Any = None) -> None:
-    """Answers with an error: `value`, or a form that both OpenAI clients and agent-env's own read."""
+async def reply_error(send: Send, error: AgentEnvError, value: Any = None, *, status: int | None = None) -> None:
+    """Answers with an error: `value`, or a form that both OpenAI clients and agent-env's own read; `status` stands in
+    place of the error's own."""
     if value is None:
         wire = error.to_wire()
         value = {"error": {**wire, "type": wire["code"], "param": None}}
     headers = [(name.encode(), value.encode()) for name, value in error_headers(error).items()]
-    await reply(send, error.http_status, dump(value), headers)
+    await reply(send, status or error.http_status, dump(value), headers)
 
 
 _DEEPEST = 500

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from agent_env.episodes import CallRecord
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, InvalidArguments, NotSupported
 from agent_env.gateway.capture import StreamCapture
 from agent_env.gateway.http import dump
 
@@ -52,6 +52,11 @@ class Dialect(ABC):
     def key_headers(self, api_key: str | None) -> dict[str, str]:
         """The headers that show an upstream its key."""
         return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+    def status(self, error: AgentEnvError) -> int:
+        """The HTTP status of a refusal: vendors answer 400 to a body that they cannot take, and their clients raise
+        their `BadRequestError` for it and do not try again, as they would for a status of 500 and more."""
+        return 400 if isinstance(error, InvalidArguments | NotSupported) else error.http_status
 
     def refusal(self, status: int, error: Mapping[str, Any]) -> dict[str, Any]:
         """The body of an error of a status, out of its wire form or that of a server: the dialect's clients read it,
