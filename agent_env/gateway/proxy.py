@@ -89,8 +89,7 @@ class ModelCall:
         sent = asked if self._translation is None else self._translation.chat
         self._own_logprobs = self._upstream.wants_logprobs(sent)
         sent.update(policy.settings)
-        heat = sent.get("temperature")
-        record.temperature = float(heat) if isinstance(heat, int | float) and not isinstance(heat, bool) else None
+        record.temperature = _number(sent.get("temperature"))
         sent["model"] = served.model
         if policy.tokens:
             self._upstream.ask_for_tokens(sent)
@@ -113,7 +112,8 @@ class ModelCall:
             await self._forward(send, timeout)
         except AgentEnvError as error:
             await self._keep(error)
-            await reply_error(send, error, self._dialect.refusal(error.http_status, error.to_wire()))
+            status = self._dialect.status(error)
+            await reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status)
         except asyncio.CancelledError:
             await self._keep(TransportError("the caller went away"), status="cancelled")
             if not watcher.done() or task.uncancel():
@@ -184,11 +184,12 @@ class ModelCall:
             return answer
         try:
             translated = self._translation.whole(response)
-        except (KeyError, TypeError, AttributeError, ValueError):
+            told = dump_read(translated)
+        except (*_NO_ANSWER, InvalidArguments):
             raise self._no_answer() from None
         self._take(response)
         self._record.response = translated
-        return dump_read(translated)
+        return told
 
     async def _stream(self, upstream: Reply, send: Send, until: float) -> None:
         translation = self._translation
@@ -202,7 +203,7 @@ class ModelCall:
                 raise TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
         except (AgentEnvError, TimeoutError) as failure:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
-            self._record.response = self._record.response or whole.finish()
+            self._record.response = self._record.response or self._came(whole)
             await self._keep(error)
             # The status is out already; clients raise what an error event tells. One that does not read is let go.
             with suppress(TimeoutError):
@@ -211,7 +212,7 @@ class ModelCall:
                     await send({"type": "http.response.body", "body": b""})
             return
         except asyncio.CancelledError:
-            self._record.response = self._record.response or whole.finish()
+            self._record.response = self._record.response or self._came(whole)
             raise
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
@@ -235,9 +236,22 @@ class ModelCall:
             size = self._counted(size, piece)
             whole.feed(piece)
             if whole.done and not self._kept:
-                await self._keep_stream(whole, translation.end())
+                await self._keep_stream(whole, self._ended(translation))
             if events := translation.flush():
                 await send({"type": "http.response.body", "body": events, "more_body": True})
+
+    def _ended(self, translation: Translation) -> dict[str, Any]:
+        try:
+            return translation.end()
+        except (*_NO_ANSWER, InvalidArguments):
+            raise self._no_answer() from None
+
+    def _came(self, whole: StreamCapture) -> dict[str, Any] | None:
+        """The answer as far as its stream came; None where its parts make none."""
+        try:
+            return whole.finish()
+        except _NO_ANSWER:
+            return None
 
     def _counted(self, size: int, piece: bytes) -> int:
         if size + len(piece) > self._max_reply:
@@ -247,7 +261,10 @@ class ModelCall:
     async def _keep_stream(self, whole: StreamCapture, translated: Any) -> None:
         if self._kept:
             return
-        self._take(whole.finish())
+        response = self._came(whole)
+        if response is None:
+            raise self._no_answer()
+        self._take(response)
         if translated is not None:
             self._record.response = translated
         await self._complete()
@@ -265,7 +282,7 @@ class ModelCall:
         try:
             self._upstream.capture(record, response, keep_logprobs=self._own_logprobs)
             check_fields(record)
-        except (KeyError, TypeError, AttributeError, ProtocolError):
+        except (*_NO_ANSWER, ProtocolError):
             # A record that could not be read again would cost the whole episode.
             record.prompt_token_ids = record.token_ids = record.logprobs = record.usage = record.finish_reason = None
             raise self._no_answer() from None
@@ -301,6 +318,18 @@ class ModelCall:
 
 
 _EVENTS = b"text/event-stream"
+
+_NO_ANSWER = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
+"""What taking an answer apart raises where it is not of its dialect's form."""
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None  # a whole number beyond what a float holds: the server may say what it thinks of it
 
 
 def _translation(

@@ -230,7 +230,7 @@ async def test_a_body_beyond_the_limit_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b"[" * 100_000])
 async def test_a_body_that_is_no_object_is_refused(run: RunHandle, upstream: Upstream, body: bytes, chat: Chat) -> None:
     answer = await chat(run.episode("e1", "a"), body)
-    assert answer.status == 422 and answer.body["error"]["type"] == "invalid_arguments"
+    assert answer.status == 400 and answer.body["error"]["type"] == "invalid_arguments"
     assert upstream.asked == [] and await records(run) == []
 
 

@@ -205,7 +205,7 @@ async def test_completions_cannot_be_put_in_chat(gateway: str, upstream: Upstrea
     async with client_of(gateway, upstream, dialects=("chat",)) as (client, run):
         with pytest.raises(Exception, match="asked in chat, and completions cannot be put in these") as told:
             await client.completions.create(model="x", prompt="boat")
-        assert getattr(told.value, "status_code", None) == 501
+        assert getattr(told.value, "status_code", None) == 400
         assert (await run.collect(["e1"]))["e1"] == [] and upstream.asked == []
 
 

@@ -188,7 +188,7 @@ async def test_a_call_that_is_refused_given_up_or_malformed_is_under_way_no_more
     run: RunHandle, upstream: Upstream, chat: Chat
 ) -> None:
     policy, seen = run.policy("A"), run.episode("e1", "a")
-    assert (await chat(seen, b"{")).status == 422
+    assert (await chat(seen, b"{")).status == 400
     upstream.hold = asyncio.Event()
     leaving = asyncio.ensure_future(chat(seen))
     await upstream.arrived.wait()

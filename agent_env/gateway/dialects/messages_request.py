@@ -35,7 +35,7 @@ def as_chat(request: Mapping[str, Any]) -> dict[str, Any]:
     if effort := wanted.get("effort"):
         chat["reasoning_effort"] = effort
     if form := wanted.get("format"):
-        schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
+        schema = {"name": "answer", "schema": _object(form, "output_config").get("schema"), "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
     if request.get("stream"):
         chat["stream"], chat["stream_options"] = True, {"include_usage": True}
@@ -69,9 +69,9 @@ def _answer(blocks: list[Any]) -> dict[str, Any]:
     for block in blocks:
         match _object(block, "content").get("type"):
             case "text":
-                words.append(block.get("text") or "")
+                words.append(_text(block.get("text"), "text"))
             case "thinking":
-                reasoning.append(block.get("thinking") or "")
+                reasoning.append(_text(block.get("thinking"), "thinking"))
             case "redacted_thinking":
                 pass  # nobody but its author can read it
             case "tool_use":
@@ -115,7 +115,7 @@ def _content(content: Any) -> Any:
 def _part(block: Mapping[str, Any]) -> dict[str, Any]:
     kind = block.get("type")
     if kind == "text":
-        return {"type": "text", "text": block.get("text") or ""}
+        return {"type": "text", "text": _text(block.get("text"), "text")}
     source = block.get("source")
     if kind == "image" and isinstance(source, Mapping):
         match source.get("type"):
@@ -138,11 +138,11 @@ def _tool(tool: Any) -> dict[str, Any]:
 
 
 def _choose(chat: dict[str, Any], choice: Mapping[str, Any]) -> None:
-    kinds: Mapping[Any, Any] = {"auto": "auto", "any": "required", "none": "none"}
+    kinds = {"auto": "auto", "any": "required", "none": "none"}
     kind = choice.get("type")
     if kind == "tool":
         chat["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
-    elif kind in kinds:
+    elif isinstance(kind, str) and kind in kinds:
         chat["tool_choice"] = kinds[kind]
     else:
         raise refuse(f"tool_choice of type {kind!r}", "say auto, any, none or tool")
@@ -160,3 +160,9 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArguments(f"`{name}` of a message must hold objects, not {value!r:.80}")
     return value
+
+
+def _text(value: Any, name: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InvalidArguments(f"`{name}` of a message must be a text, not {value!r:.80}")
+    return value or ""

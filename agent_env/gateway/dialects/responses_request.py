@@ -39,7 +39,7 @@ def as_chat(request: Mapping[str, Any]) -> dict[str, Any]:
     text = _object(request.get("text") or {}, "text")
     if (verbosity := text.get("verbosity")) is not None:
         chat["verbosity"] = verbosity
-    if (form := text.get("format")) is not None and form.get("type") != "text":
+    if (form := text.get("format")) is not None and _object(form, "text.format").get("type") != "text":
         chat["response_format"] = _format(form)
     if request.get("stream"):
         chat["stream"], chat["stream_options"] = True, {"include_usage": True}
@@ -65,7 +65,8 @@ def _messages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
                 content = _content(item.get("output"))
                 messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
             case "reasoning":
-                if said := "".join(part.get("text") or "" for part in item.get("content") or item.get("summary") or ()):
+                parts = _list(item.get("content") or item.get("summary") or [], "content")
+                if said := "".join(_text(_object(part, "content").get("text"), "text") for part in parts):
                     _answer(messages, "reasoning_content")["reasoning_content"] = said
             case kind:
                 raise refuse(f"input items of type {kind!r}", "leave them out, or give the seat another policy")
@@ -108,9 +109,9 @@ def _content(content: Any) -> Any:
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     match part.get("type"):
         case "input_text" | "output_text" | "text":
-            return {"type": "text", "text": part.get("text") or ""}
+            return {"type": "text", "text": _text(part.get("text"), "text")}
         case "refusal":
-            return {"type": "text", "text": part.get("refusal") or ""}
+            return {"type": "text", "text": _text(part.get("refusal"), "refusal")}
         case "input_image" if part.get("image_url"):
             image = {"url": part["image_url"]} | ({"detail": part["detail"]} if part.get("detail") else {})
             return {"type": "image_url", "image_url": image}
@@ -153,3 +154,9 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArguments(f"`{name}` of a response must hold objects, not {value!r:.80}")
     return value
+
+
+def _text(value: Any, name: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InvalidArguments(f"`{name}` of a response must be a text, not {value!r:.80}")
+    return value or ""
