@@ -48,6 +48,32 @@ def test_the_curve_goes_on_with_no_update_twice_and_none_missing_and_the_table_i
     assert "(0 failed)" in played.shown and f"all in {played.folder}" in played.shown.replace("\n", "")
 
 
+ALL_ARMS = {
+    "delegation": (
+        ("--evaluated", "48"),
+        {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"},
+    ),
+    "duel": (("--seeds", "1", "--warm", "60", "--evaluated", "40"), {"baselines": "by role", "none": "none"}),
+}
+"""Flags, and each arm with its title in the table."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize("name", ALL_ARMS)
+def test_every_arm_of_an_example_is_trained_and_has_a_line_in_the_table(name: str, tmp_path: Path) -> None:
+    flags, arms = ALL_ARMS[name]
+    with started(name, *flags, "--updates", "2", runs=tmp_path) as process:
+        shown, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, shown
+    (folder,) = tmp_path.iterdir()
+    assert Run.read(folder).state == "finished" and "(0 failed)" in shown
+    for arm, title in arms.items():
+        assert any(line.startswith(f"│ {title} ") for line in shown.splitlines()), shown
+        run = Run.read(folder / f"{arm}-0")
+        assert (run.state, len(run.curve())) == ("finished", 2)
+
+
 @pytest.mark.parametrize("name", SHORTENED)
 def test_going_on_with_a_run_that_there_is_not_says_so_in_a_line(name: str, tmp_path: Path) -> None:
     Run.create(tmp_path, {"scenario": "another", "options": {}}, name="other").close()
