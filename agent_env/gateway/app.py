@@ -36,7 +36,7 @@ from agent_env.gateway.http import (
 )
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import REST_SECONDS, OpenPolicy, Policies
-from agent_env.gateway.proxy import ModelCall, ModelRequest
+from agent_env.gateway.proxy import ModelCall, ModelRequest, while_there
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy
 from agent_env.gateway.steering import asked_of, steer
@@ -161,7 +161,7 @@ class Gateway:
             request = ModelRequest(dialect, body, headers)
             checked_name("call id", turn)
             try:
-                admission = await found.enter(seat)
+                admission = await (while_there(receive, found.enter(seat)) if found.holds(seat) else found.enter(seat))
             except AtCapacity:
                 found.recent.refuse((episode, seat, turn), mark_of(headers), body)
                 raise

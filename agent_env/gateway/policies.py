@@ -72,6 +72,7 @@ class OpenPolicy:
         self.declared = declared
         self.served = declared
         self.in_flight = 0
+        self.held = 0
         self._pauses: dict[str, _Pause] = {}
         self._idle = asyncio.Event()
         self._resumed = asyncio.Event()
@@ -88,6 +89,15 @@ class OpenPolicy:
 
         While the policy is paused a call waits as long as the pauses hold calls; then it is refused: `AtCapacity`.
         """
+        if self._pauses:
+            self.held += 1
+            try:
+                await self._hold()
+            finally:
+                self.held -= 1
+        return Admission(self)
+
+    async def _hold(self) -> None:
         came = time.monotonic()
         while self._pauses and (pauses := self._paused()):
             now = time.monotonic()
@@ -102,7 +112,6 @@ class OpenPolicy:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, max(pause.until for pause in pauses) - now)):
                     await self._resumed.wait()
-        return Admission(self)
 
     def pause(self, *, retry_after: float, seconds: float, hold: float = 0.0, pause: str | None = None) -> str:
         """Takes no call until `resume` gets what this returns, and no longer than `seconds`.
@@ -173,6 +182,7 @@ class OpenPolicy:
             "paused": bool(pauses),
             "retry_after": max((pause.retry_after for pause in pauses), default=None),
             "in_flight": self.in_flight,
+            "held": self.held,
             "resting": resting,
         }
 

@@ -25,7 +25,7 @@ _UNCHANGED: Final[Any] = object()
 class PolicyState:
     """What a policy is at one moment.
 
-    `in_flight` counts the calls under way. `retry_after` is what refused calls are told while it is `paused`, in
+    `in_flight` counts the calls under way, `held` those that wait for the policy to go on. `retry_after` is what refused calls are told while it is `paused`, in
     seconds. `resting` are endpoints that refused a connection and are not asked for now.
     """
 
@@ -37,6 +37,7 @@ class PolicyState:
     retry_after: float | None = None
     in_flight: int = 0
     resting: tuple[str, ...] = ()
+    held: int = 0
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PolicyState:
@@ -50,6 +51,7 @@ class PolicyState:
             value["retry_after"],
             value["in_flight"],
             tuple(value["resting"]),
+            value["held"],
         )
 
 

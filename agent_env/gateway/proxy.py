@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
@@ -28,6 +28,8 @@ from agent_env.gateway.prompts import add_prompt
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
+
+R = TypeVar("R")
 
 _PASSED_BACK = (b"retry-after", b"x-request-id", b"request-id", b"x-should-retry")
 """Headers of an upstream that mean something to OpenAI's and Anthropic's clients."""
@@ -344,6 +346,20 @@ def _translation(
         f"this seat's policy is asked in {', '.join(spoken)}, and {dialect.name} cannot be put in these; "
         "ask in one of them, or list the dialect in the seat's `dialects` if its server speaks it"
     )
+
+
+async def while_there(receive: Receive, waiting: Coroutine[Any, Any, R]) -> R:
+    """What a call waits for, as long as its caller does; raises `TransportError` when that has gone away."""
+    task = asyncio.ensure_future(waiting)
+    watcher = asyncio.ensure_future(_until_gone(receive, task))
+    try:
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise TransportError("the caller went away while its call was held")
+        return task.result()
+    finally:
+        task.cancel()
+        watcher.cancel()
 
 
 async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:

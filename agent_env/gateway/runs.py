@@ -229,6 +229,11 @@ class OpenRun:
         """The policies by seat."""
         return self.seating.policies
 
+    def holds(self, seat: str) -> bool:
+        """Whether a call of the seat would have to wait for its policy."""
+        policy = self.seating.played.get(seat)
+        return policy is not None and policy.paused
+
     async def enter(self, seat: str) -> Admission:
         """Lets a call of a seat in as soon as its policy takes calls; raises `UnknownTool` where the seat, or the run,
         was gone by then, and what `OpenPolicy.admit` raises."""

@@ -300,6 +300,24 @@ async def test_a_call_may_be_held_back_and_goes_on_with_the_policy_or_is_refused
     assert (await chat(run.episode("e1", "a"))).status == 200
 
 
+async def test_a_call_that_is_held_leaves_with_its_caller(run: RunHandle, upstream: Upstream, chat: Chat) -> None:
+    policy = run.policy("A")
+    pause = await policy.pause(hold=60)
+    leaving, staying = (asyncio.ensure_future(chat(run.episode(episode, "a"))) for episode in ("e1", "e2"))
+    await until_held(policy, 2)
+    leaving.cancel()
+    await until_held(policy, 1)
+    await policy.resume(pause)
+    assert (await staying).status == 200 and len(upstream.asked) == 1
+    assert (await policy.drain(10)).held == 0
+
+
+async def until_held(policy: PolicyHandle, count: int) -> None:
+    with anyio.fail_after(10):
+        while (await policy.state()).held != count:
+            await anyio.lowlevel.checkpoint()
+
+
 async def test_a_quiet_policy_goes_on_however_the_block_ends(run: RunHandle, upstream: Upstream, chat: Chat) -> None:
     policy = run.policy("A")
     async with policy.quiet() as state:
