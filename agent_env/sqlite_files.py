@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
 def make_file(path: Path, *, folder_mode: int = 0o777) -> None:
     """Makes the file where there is none, for its user alone, and the folders above it; raises `OSError`."""
     path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    # Never one that is there: whoever closes a file gives up all locks that its process has on it, SQLite's too
+    # (https://sqlite.org/howtocorrupt.html §2.2).
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def switch_to_wal(connection: sqlite3.Connection, *, seconds: float) -> None:

@@ -83,3 +83,18 @@ def test_a_file_that_stays_busy_is_given_up_in_time(tmp_path: Path) -> None:
             switch_to_wal(late, seconds=0.1)
         holder.execute("ROLLBACK")
         switch_to_wal(late, seconds=5)
+
+
+def test_opening_a_file_anew_gives_up_no_lock_that_the_process_has_on_it(tmp_path: Path) -> None:
+    """Closing any handle of a file ends all locks of its process there (POSIX), and two writers then meet."""
+    path = tmp_path / "x.db"
+    make_file(path)
+    writes = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        switch_to_wal(connection, seconds=5)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE t (x)")
+        make_file(path)
+        other = subprocess.run([sys.executable, "-c", writes, str(path)], capture_output=True, text=True, timeout=60)
+        assert "database is locked" in other.stderr
+        connection.execute("COMMIT")
