@@ -22,16 +22,13 @@ class RunRecorder:
     """The `Recorder` of a turn that is played for a run: it posts to the run's collector.
 
     Turns that end at about the same time share a request. `guard` decides whether the gateway's address, which the
-    caller chose, may be called. Raises `ConfigurationError` for a run that gives its own seat no token, since no other
-    seat's posts for it, and `TransportError` or the gateway's own refusal when the records were not kept.
+    caller chose, may be called. Raises `TransportError` or the gateway's own refusal when the records were not kept.
     """
 
     def __init__(self, run: Run, *, guard: OutwardGuard | None = None, timeout: float = _SECONDS) -> None:
-        route = run.routes.get(run.seat)
+        route = run.routes.get(run.seat) or next(iter(run.routes.values()), None)
         if route is None:
-            raise ConfigurationError(
-                f"the run {run.run!r} gives the seat {run.seat!r} no token, so its collector takes nothing from here"
-            )
+            raise ConfigurationError(f"the run {run.run!r} gives no token, so its collector takes nothing from here")
         self._address = _Address(f"{run.gateway}/runs/{run.run}/records", guard, timeout)
         self._key = {"episode": run.episode, "token": route.token}
 

@@ -247,8 +247,4 @@ class OpenRun:
         """Tells whether the token opens this seat in this episode; without a seat, whether it opens any."""
         if seat is not None:
             return seat in self.seats and opens(self.secret, episode, seat, token)
-        return self.seat_of(episode, token) is not None
-
-    def seat_of(self, episode: str, token: str) -> str | None:
-        """The seat that the token opens in this episode; None when it opens none."""
-        return next((name for name in self.seating.names if opens(self.secret, episode, name, token)), None)
+        return any(opens(self.secret, episode, name, token) for name in self.seating.names)
