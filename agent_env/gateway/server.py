@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from agent_env.errors import LaunchFailed
 from agent_env.gateway.app import Gateway
 from agent_env.net import bound_url, listen
+from agent_env.net.processes import ended
 from agent_env.net.serving import served, stop_signals
 
 ADMIN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
@@ -86,9 +87,4 @@ async def launched(directory: str | Path) -> AsyncGenerator[GatewayProcess, None
         yield GatewayProcess(url, token, process.pid)
     finally:
         process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        await ended(process, _STOP_SECONDS)

@@ -6,10 +6,11 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agent_env.errors import LaunchFailed
+from agent_env.net.processes import ended
 from agent_env.net.serving import STDIN_VARIABLE
 
 _START_SECONDS = 60.0
@@ -53,9 +54,4 @@ async def agents_served(program: str | Path, *arguments: Sequence[str]) -> Async
             if process.returncode is None:
                 process.terminate()
         for process in processes:
-            try:
-                await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            await ended(process, _STOP_SECONDS)

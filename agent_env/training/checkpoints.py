@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -17,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
-from agent_env.episodes.lines import LineFile, LineReader, replacing
-from agent_env.errors import ConfigurationError, ProtocolError
+from agent_env.episodes.lines import LineFile, replacing
+from agent_env.errors import ConfigurationError
+from agent_env.training.curves import read_curve
 from agent_env.training.folders import (
     is_locked,
     link,
@@ -30,7 +30,6 @@ from agent_env.training.folders import (
     sync_folder,
     whole_checkpoints,
 )
-from agent_env.training.scenario import TEAM
 
 if TYPE_CHECKING:
     from agent_env.training.policy import Policy
@@ -204,13 +203,7 @@ class Run:
         A line that was being written when its writer died is none. Raises `ConfigurationError` for a damaged one.
         """
         path = self.folder / _CURVE
-        if not path.exists():
-            return []
-        reader = LineReader(path)
-        try:
-            return [_checked(line, reader) for _, line in reader]
-        except ProtocolError as error:
-            raise ConfigurationError(f"{error.message}; put it right, or remove that line") from None
+        return read_curve(path) if path.exists() else []
 
     def record(self, line: Mapping[str, Any]) -> None:
         """Adds a line to the curve, with an `update` and a `reward`; it is on disk when this returns."""
@@ -390,16 +383,3 @@ def _not_made(folder: Path, error: OSError) -> ConfigurationError:
     if error.errno in _TAKEN:
         return ConfigurationError(f"there is a run {str(folder)!r} already; resume it, or name another")
     return ConfigurationError(f"the run {str(folder)!r:.300} cannot be made: {error.strerror}")
-
-
-def _checked(line: dict[str, Any], reader: LineReader) -> dict[str, Any]:
-    """A line of a curve; the team went by "" in earlier ones."""
-    update, reward = line.get("update"), line.get("reward")
-    if isinstance(update, bool) or not isinstance(update, int):
-        raise reader.refusal(f"has no number of an update, but {update!r:.100}")
-    if not isinstance(reward, dict):
-        raise reader.refusal(f"has no `reward` by seat, but {reward!r:.100}")
-    for seat, value in reward.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise reader.refusal(f"has a reward of {value!r:.100} for {seat!r}")
-    return {**line, "reward": {seat or TEAM: value for seat, value in reward.items()}}

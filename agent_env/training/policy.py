@@ -7,11 +7,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 
 from agent_env.errors import ConfigurationError
+from agent_env.training.folders import read_object
 from agent_env.training.language import LanguageModel, Tokenizer
 from agent_env.training.rows import Row
 from agent_env.training.sampling import Completion, Prompt, sample
@@ -161,15 +162,15 @@ _WRITTEN = ("name", "version", "trainable", "max_tokens", "batch", "threaded", "
 
 def _read_about(path: Path) -> dict[str, Any]:
     try:
-        about: Any = json.loads(path.read_text("utf-8"))
+        about = read_object(path)
     except ValueError as error:
-        raise ConfigurationError(f"{str(path)!r} is no JSON that can be read ({error}); take another folder") from None
-    missing = [name for name in _WRITTEN if not isinstance(about, dict) or name not in about]
+        raise ConfigurationError(f"{str(path)!r} {error}; take another folder") from None
+    missing = [name for name in _WRITTEN if name not in about]
     if missing:
         raise ConfigurationError(
             f"{str(path)!r} does not say {missing[0]!r}, as `Policy.save` writes it; take another folder"
         )
-    return cast("dict[str, Any]", about)
+    return about
 
 
 def load_model(

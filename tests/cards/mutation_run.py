@@ -39,6 +39,7 @@ class Mutation:
         settings.register_profile(
             "mutants",
             max_examples=40,
+            deadline=None,
             database=None,
             derandomize=True,
             phases=[Phase.explicit, Phase.generate],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -71,7 +71,6 @@ def widened(index: int) -> Any:
     return schema
 
 
-@settings(deadline=None)
 @given(st.integers(0, 7))
 def test_what_fits_a_tool_fits_it_after_it_was_widened(index: int) -> None:
     assert is_subschema(TOOL, widened(index), declared_only=True).answer == "yes"

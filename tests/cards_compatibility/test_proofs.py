@@ -204,7 +204,7 @@ def test_a_verdict_is_data() -> None:
     assert str(is_subschema({"const": "x" * 200}, {"type": "null"})).endswith("…)")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.sampled_from(
@@ -257,7 +257,7 @@ PARTS = [
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.sampled_from(PARTS), max_size=5),
     st.text("abcxyz019 .[]&_-", max_size=8),

@@ -46,7 +46,7 @@ def test_over_generated_pairs_a_yes_is_never_refuted_a_no_always_and_few_are_unk
     assert answers["yes"] > 0.5 * PAIRS and answers["no"] > 0.15 * PAIRS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SEEDS)
 def test_answers_hold_for_any_seed(schemas: Any, seed: int) -> None:
     maker = schemas(random.Random(seed))
@@ -55,7 +55,7 @@ def test_answers_hold_for_any_seed(schemas: Any, seed: int) -> None:
         check(left, right, is_subschema(left, right), values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SEEDS)
 def test_a_schema_is_inside_itself_and_the_proof_needs_no_short_cut(schemas: Any, seed: int) -> None:
     schema = schemas(random.Random(seed)).any()
@@ -65,7 +65,7 @@ def test_a_schema_is_inside_itself_and_the_proof_needs_no_short_cut(schemas: Any
     assert Prover(Space(one, other)).subset((one.root,), other.root) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SEEDS)
 def test_a_schema_is_inside_what_is_joined_to_it(schemas: Any, seed: int) -> None:
     maker = schemas(random.Random(seed))

@@ -141,7 +141,7 @@ async def _spend(budget: Budget, plan: list[tuple[int, int]], spent: list[int], 
     plan=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8),
     depth=st.integers(0, 2),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_never_more_calls_than_granted_and_everything_unspent_returns(
     calls: int, plan: list[tuple[int, int]], depth: int
 ) -> None:
@@ -152,7 +152,7 @@ def test_never_more_calls_than_granted_and_everything_unspent_returns(
 
 
 @given(calls=st.integers(1, 30), takers=st.integers(1, 30), cancelled=st.sets(st.integers(0, 29)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cancelled_takers_leave_the_budget_whole(calls: int, takers: int, cancelled: set[int]) -> None:
     async def main() -> None:
         budget = Budget(calls)

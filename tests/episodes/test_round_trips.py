@@ -76,7 +76,7 @@ def test_an_episode_in_json_reads_as_the_same_episode(episode: Episode) -> None:
     assert EpisodeSummary.from_json(json.loads(json.dumps(summary.to_json()))) == summary
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(episodes, max_size=3), max_size=4), text)
 def test_a_database_and_lines_hold_what_was_appended_and_give_it_back(batches: list[list[Episode]], run: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def test_a_database_and_lines_hold_what_was_appended_and_give_it_back(batches: l
             assert list(store) == list(expected.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(episodes, max_size=6), st.sampled_from([None, True, False]), st.data())
 def test_a_database_and_a_file_choose_the_same(given_: list[Episode], ok: bool | None, data: st.DataObject) -> None:
     def some(of: Iterator[Any]) -> st.SearchStrategy[Any]:
@@ -261,7 +261,6 @@ def test_any_json_object_is_an_episode_or_refused(value: dict[str, Any], named: 
     read_or_refused({**value, "kind": "episode", "id": "e"} if named else value)
 
 
-@settings(deadline=None)
 @given(built(Episode), anything, st.data())
 def test_an_episode_with_anything_in_any_place_is_one_or_refused(
     episode: Episode, odd: Any, data: st.DataObject

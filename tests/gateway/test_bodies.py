@@ -191,7 +191,7 @@ def check_refusal(dialect: str, status: int, answer: bytes) -> None:
     assert dialect != "messages" or body["type"] == "error"
 
 
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 BODIES = st.sampled_from([*DIALECTS]).flatmap(lambda dialect: st.tuples(st.just(dialect), broken(WHOLE[dialect])))

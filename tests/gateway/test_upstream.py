@@ -92,7 +92,7 @@ async def test_a_request_is_one_of_http_and_a_connection_serves_many() -> None:
 CHUNKED = b"HTTP/1.1 503 Busy\r\nX-Name:  v \r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, len(CHUNKED)), max_size=6))
 def test_however_a_reply_is_cut_it_is_read(cuts: list[int]) -> None:
     async def play() -> None:

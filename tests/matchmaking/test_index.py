@@ -27,7 +27,7 @@ CALLERS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SEEDS)
 def test_every_rule_says_the_same_of_all_and_of_each(population: Any, seed: int) -> None:
     people = population(random.Random(seed))
@@ -47,7 +47,7 @@ def test_every_rule_says_the_same_of_all_and_of_each(population: Any, seed: int)
                     assert bool(swept.inexact >> at & 1) is not found.exact, f"{rule.name}: {found}"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SEEDS)
 def test_the_ranking_is_the_order_of_the_explanations(population: Any, seed: int) -> None:
     people = population(random.Random(seed))
@@ -88,7 +88,7 @@ def test_liveness_and_load_are_taken_over_without_reading_the_cards_again(popula
     assert matchmaker._index is not index and len(matchmaker.candidates) == len(after) - 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sets(st.integers(0, 300)))
 def test_sets_of_candidates_are_numbers(found: set[int]) -> None:
     assert list(members(bits_of(found))) == sorted(found)

@@ -30,7 +30,7 @@ def cheapest(costs: Sequence[Mapping[int, int]], columns: int) -> int | None:
     return best
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(1, 6).flatmap(
         lambda columns: st.tuples(
@@ -61,7 +61,7 @@ def worth(reports: Mapping[str, PairingReport], refs: Mapping[str, str]) -> tupl
     return tuple(sum(part) for part in zip(*orders, strict=True))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(SEEDS)
 def test_a_team_is_as_good_as_the_best_of_all_teams(population: Any, seed: int) -> None:
     rng = random.Random(seed)
@@ -89,7 +89,7 @@ def test_a_team_is_as_good_as_the_best_of_all_teams(population: Any, seed: int) 
     assert (len(seats) - len(seated), worth(reports, seated)) == best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SEEDS)
 def test_sums_of_costs_compare_as_the_summed_ranks_do(population: Any, seed: int) -> None:
     rng = random.Random(seed)
@@ -108,7 +108,7 @@ def test_sums_of_costs_compare_as_the_summed_ranks_do(population: Any, seed: int
             assert (sums[0] < sums[1]) is (worth(reports, one) < worth(reports, other))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SEEDS)
 def test_what_a_seat_ranks_below_the_number_of_seats_never_matters(population: Any, seed: int) -> None:
     rng = random.Random(seed)

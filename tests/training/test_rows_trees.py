@@ -130,7 +130,7 @@ def threads_by_hand(calls: list[CallRecord]) -> tuple[list[list[str]], set[str]]
     return threads, ambiguous
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_every_sampled_token_is_trained_exactly_once(rng: random.Random, count: int) -> None:
     """Over made-up trees of calls, with sessions that interleave, workers side by side, retries, forks, compressed and
@@ -173,7 +173,7 @@ def spoken(call: CallRecord) -> CallRecord:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.randoms(use_true_random=False), st.integers(1, 30))
 def test_the_sampled_tokens_of_message_graphs_are_those_that_rows_train(rng: random.Random, count: int) -> None:
     forest = Forest(rng)

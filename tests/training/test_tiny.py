@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_env.errors import InvalidArguments
@@ -51,7 +51,6 @@ def test_a_message_that_is_no_text_of_a_known_role_is_refused(message: dict[str,
 
 
 @given(ids, st.integers(2, len(TOKENIZER) - 1))
-@settings(deadline=None)
 def test_a_later_token_changes_nothing_before_it(sequence: list[int], last: int) -> None:
     with torch.inference_mode():
         short = MODEL(torch.tensor([sequence]))
@@ -60,7 +59,6 @@ def test_a_later_token_changes_nothing_before_it(sequence: list[int], last: int)
 
 
 @given(ids)
-@settings(deadline=None)
 def test_reading_token_by_token_is_reading_all_at_once(sequence: list[int]) -> None:
     cache: Cache = []
     with torch.inference_mode():
@@ -70,7 +68,6 @@ def test_reading_token_by_token_is_reading_all_at_once(sequence: list[int]) -> N
 
 
 @given(st.lists(ids, min_size=1, max_size=5))
-@settings(deadline=None)
 def test_a_greedy_completion_does_not_depend_on_its_neighbours(prompts: list[list[int]]) -> None:
     together = sample(MODEL, [Prompt(prompt, 0.0, 4) for prompt in prompts])
     alone = [sample(MODEL, [Prompt(prompt, 0.0, 4)])[0] for prompt in prompts]

@@ -169,7 +169,7 @@ def playthrough(env: Any, say: Callable[[str], Any], form: RuleOptions) -> list[
     return seen
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(st.text(max_size=40) | st.text(st.characters(codec=None), max_size=5), min_size=1, max_size=12),
     picks=st.sampled_from(ALL),
@@ -186,7 +186,7 @@ def test_no_words_whatever_break_the_contract(words: list[str], picks: Callable[
     assert data_equivalence(outcomes[0], outcomes[1])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data(), make=st.sampled_from(ALL))
 def test_whoever_acts_or_not_at_once_the_contract_holds(data: st.DataObject, make: Callable[[], Scenario]) -> None:
     env = to_pettingzoo(make(), parallel=True, max_turns=8)

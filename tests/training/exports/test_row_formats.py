@@ -76,7 +76,7 @@ AROUND: dict[str, Callable[[list[Row]], list[Row]]] = {
 
 
 @pytest.mark.parametrize("name", AROUND)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(a_row(), max_size=3))
 def test_rows_come_back_as_they_went(name: str, rows: list[Row]) -> None:
     assert AROUND[name](rows) == rows
@@ -87,7 +87,7 @@ def test_the_rows_of_the_golden_tree_come_back_as_they_went(name: str, golden_ro
     assert AROUND[name](golden_rows) == golden_rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(row=a_row())
 def test_every_form_is_aligned_with_the_tokens(row: Row) -> None:
     (sample,) = prime_rl.to_prime_rl([row])

@@ -172,7 +172,7 @@ SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.text(min_size=1), st.tuples(SCHEMAS, st.text()), max_size=3))
 def test_transformers_reads_any_tool_whose_arguments_can_be_told_apart(
     properties: dict[str, tuple[dict[str, Any], str]],

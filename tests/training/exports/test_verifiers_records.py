@@ -309,7 +309,7 @@ def test_a_file_that_verifiers_wrote_is_read(tmp_path: Path) -> None:
     assert write(read(path), tmp_path / "again.jsonl") == 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.randoms(use_true_random=False), st.integers(1, 25))
 def test_made_up_trees_of_calls_come_back_as_the_same_rows(rng: random.Random, count: int) -> None:
     """With sessions that interleave, forks, retries that fail, drifting contexts, and parents that nobody can tell."""
