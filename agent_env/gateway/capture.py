@@ -73,13 +73,9 @@ class StreamCapture(ABC):
 
     def _event(self, data: bytes) -> None:
         try:
-            try:
-                event = from_json(data)
-            except ValueError:
-                event = json.loads(data)  # as `http.parse` does
             if self._watch is not None:
-                self._watch(event)
-            self.take(event)
+                self._watch(_json(data))  # one of its own: what it keeps of an event must not grow with the answer
+            self.take(_json(data))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ProtocolError(f"the model's server streamed what is no {self.what}") from None
 
@@ -91,3 +87,10 @@ class StreamCapture(ABC):
     @abstractmethod
     def finish(self) -> dict[str, Any]:
         """The whole answer, as far as it came."""
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return from_json(data)
+    except ValueError:
+        return json.loads(data)  # as `http.parse` does

@@ -244,9 +244,15 @@ async def test_an_answer_of_any_shape_is_passed_on_or_told_as_the_servers_fault(
         check_refusal(dialect, status, told)
 
 
+# The same again and again, too: what one chunk tells grows by the next, and nothing else may grow with it.
+STREAMS = st.lists(st.just(CHUNK) | broken(CHUNK), max_size=3) | broken(CHUNK).map(lambda chunk: [chunk] * 3)
+
+
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 @SLOW
-@given(chunks=st.lists(st.just(CHUNK) | broken(CHUNK), max_size=3), whole=st.booleans())
+@given(chunks=STREAMS, whole=st.booleans())
+@example(chunks=[replaced(CHUNK, ("choices", 0, "delta", "tool_calls", 0, "id"), {"x": ""})] * 2, whole=True)
+@example(chunks=[replaced(CHUNK, ("choices", 0, "logprobs", "content", 0, "index"), 0)] * 2, whole=True)
 async def test_a_stream_of_any_shape_ends_in_the_dialects_words_and_leaves_a_record(
     opened: RunHandle, upstream_server: Upstream, dialect: str, chunks: list[Any], whole: bool
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_env.gateway.dialects.messages_request import as_chat
 from agent_env.gateway.dialects.responses import new_id
-from agent_env.gateway.dialects.translation import Translation
+from agent_env.gateway.dialects.translation import Translation, as_text
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
@@ -42,7 +42,7 @@ class MessagesAsChat(Translation):
         usage = self._message["usage"]
         if not self._begun:
             self._begun = True
-            self._message["model"] = chunk.get("model") or self._message["model"]
+            self._message["model"] = as_text(chunk.get("model")) or self._message["model"]
             usage["input_tokens"] = len(chunk.get("prompt_token_ids") or ())
             self.write("message_start", {"message": {**self._message, "usage": dict(usage)}})
         if told := chunk.get("usage"):
@@ -50,13 +50,13 @@ class MessagesAsChat(Translation):
         for choice in chunk.get("choices") or ():
             if choice.get("index", 0) != 0:
                 continue
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
             if isinstance(stopped := choice.get("stop_reason"), str):
                 self._message["stop_sequence"] = stopped  # vLLM tells which one it was
             delta = choice.get("delta") or {}
-            if said := delta.get("reasoning_content") or delta.get("reasoning"):
+            if said := as_text(delta.get("reasoning_content") or delta.get("reasoning")):
                 self._say("thinking", "thinking_delta", said)
-            if said := delta.get("content") or delta.get("refusal"):
+            if said := as_text(delta.get("content") or delta.get("refusal")):
                 self._say("text", "text_delta", said)
             for call in delta.get("tool_calls") or ():
                 self._call(call)
@@ -82,9 +82,9 @@ class MessagesAsChat(Translation):
         place = "tool_use", call.get("index", len(self._message["content"]))
         function = call.get("function") or {}
         if self._open != place:
-            name = function.get("name")
-            self._begin(place, {"type": "tool_use", "id": call.get("id") or new_id("toolu"), "name": name, "input": {}})
-        self._texts.append(function.get("arguments") or "")
+            call_id, name = as_text(call.get("id")) or new_id("toolu"), as_text(function.get("name"))
+            self._begin(place, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
+        self._texts.append(as_text(function.get("arguments")) or "")
 
     def _begin(self, place: str | tuple[str, int], block: dict[str, Any]) -> None:
         self._close()

@@ -9,7 +9,7 @@ from typing import Any
 from agent_env.errors import ProtocolError
 from agent_env.gateway.dialects.responses import new_id
 from agent_env.gateway.dialects.responses_request import as_chat
-from agent_env.gateway.dialects.translation import Translation
+from agent_env.gateway.dialects.translation import Translation, as_text
 
 _ECHOED = (
     *("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning", "temperature", "text"),
@@ -54,7 +54,7 @@ class ResponsesAsChat(Translation):
     def take(self, chunk: Mapping[str, Any]) -> None:
         if not self._begun:
             self._begun = True
-            self._response["model"] = chunk.get("model") or self._response["model"]
+            self._response["model"] = as_text(chunk.get("model")) or self._response["model"]
             for kind in ("response.created", "response.in_progress"):
                 self._tell(kind, response=dict(self._response))
         if usage := chunk.get("usage"):
@@ -62,12 +62,12 @@ class ResponsesAsChat(Translation):
         for choice in chunk.get("choices") or ():
             if choice.get("index", 0) != 0:
                 continue
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
             delta = choice.get("delta") or {}
-            if said := delta.get("reasoning_content") or delta.get("reasoning"):
+            if said := as_text(delta.get("reasoning_content") or delta.get("reasoning")):
                 self._say("reasoning", said, ())
             logprobs = (choice.get("logprobs") or {}).get("content") or () if self._logprobs else ()
-            if said := delta.get("content") or delta.get("refusal"):
+            if said := as_text(delta.get("content") or delta.get("refusal")):
                 self._say("message", said, logprobs)
             elif logprobs and self._open == "message":
                 self._entries += logprobs  # a token without letters, such as the one that ends the answer
@@ -100,9 +100,10 @@ class ResponsesAsChat(Translation):
         place = "function_call", call.get("index", len(self._response["output"]))
         function = call.get("function") or {}
         if self._open != place:
-            item = {"type": "function_call", "id": new_id("fc"), "call_id": call.get("id") or new_id("call")}
-            self._begin(place, {**item, "name": function.get("name"), "arguments": "", "status": "in_progress"})
-        if arguments := function.get("arguments"):
+            call_id, name = as_text(call.get("id")) or new_id("call"), as_text(function.get("name"))
+            item = {"type": "function_call", "id": new_id("fc"), "call_id": call_id, "name": name}
+            self._begin(place, {**item, "arguments": "", "status": "in_progress"})
+        if arguments := as_text(function.get("arguments")):
             self._texts.append(arguments)
             self._tell_item("response.function_call_arguments.delta", delta=arguments)
 

@@ -58,6 +58,14 @@ def renamed(request: Mapping[str, Any], names: Mapping[str, str], without: Itera
     }
 
 
+def as_text(value: Any) -> str | None:
+    """What a server told where its dialect has a text or nothing; raises `TypeError` for anything else, which the
+    caller's client could not take either."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{type(value).__name__} in place of a text")
+
+
 def refuse(what: str, instead: str) -> NotSupported:
     """The error for what chat completions have no word for."""
     return NotSupported(f"this seat's policy is asked by chat completions, which have no {what}; {instead}")
