@@ -1,6 +1,7 @@
 """What the gateway adds to a model call, against the same server called directly, in one run.
 
-    python benchmarks/gateway.py [--calls 3000] [--concurrency 32] [--rounds 7] [--together] [--json]
+    python benchmarks/gateway.py [--calls 2000] [--concurrency 32] [--rounds 11] [--together] [--json]
+    python benchmarks/gateway.py --check [--bars cpu_us=400 slower=0.05 later_ms=2]     exits 1 over a bar
 
 The model server and the gateway are processes of their own. The server answers at once, or after 50 ms, or it streams:
 the first token after 50 ms and each further one 20 ms later. It tells token ids and logprobs as a policy server does,
@@ -8,9 +9,10 @@ and every call through the gateway is on disk before it is answered. Callers beg
 time of one call, or with --together all in one instant, which makes a queue that agents seldom do. The client is the
 leanest there is, so that its own work hides nothing; both ways have the same.
 
-Rounds alternate between the two ways; a figure is the median of its rounds, and a difference is the median of the
-differences between neighbours. CPU is the gateway's own, by the kernel's count. Absolute times depend on the machine
-and on what else it does; compare within one run.
+In each round every kind of server is called both ways, one right after the other, and which is first changes from round
+to round, so that whatever else the machine does harms both alike. A figure is the median of its rounds, and a
+difference is the median of the differences between neighbours; the middle half of the rounds says how far they spread.
+CPU is the gateway's own, by the kernel's count. Absolute times depend on the machine; compare within one run.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import uvloop
@@ -93,6 +95,44 @@ KINDS = (Kind("0 ms", 1, 0.0), Kind("50 ms", 0.5, 0.05), Kind("50 ms, streamed",
 
 
 @dataclass(frozen=True)
+class Bar:
+    """The most that a figure of one kind of server may be, and how both are written."""
+
+    figure: str
+    server: str
+    most: float
+    what: str
+    form: str
+
+
+BARS = (
+    Bar("cpu_us", "0 ms", 400, "the gateway's CPU a call, of a server that answers at once", "{:.0f} µs"),
+    Bar("slower", "50 ms", 0.05, "longer than called directly, of a server that takes 50 ms", "{:.1%}"),
+    Bar("later_ms", "50 ms, streamed", 2, "how much later the first streamed token comes", "{:.2f} ms"),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The median of some rounds, and between what the middle half of them lies."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Figure:
+        """Sums values up."""
+        found = sorted(values)
+        outside = len(found) // 4
+        return cls(statistics.median(found), found[outside], found[-1 - outside])
+
+    def shown(self, form: str) -> str:
+        """In a cell of the table, with the spread below."""
+        return f"{form.format(self.median)}\n[dim]{form.format(self.low)}…{form.format(self.high)}[/]"
+
+
+@dataclass(frozen=True)
 class Round:
     """Calls of one way: their rate, how long one took to its first byte, and the gateway's CPU for one."""
 
@@ -110,13 +150,14 @@ class Row:
     """
 
     server: str
-    direct_per_second: float
-    gateway_per_second: float
-    direct_ms: float
-    gateway_ms: float
-    slower: float
-    later_ms: float
-    cpu_us: float
+    calls: int
+    direct_per_second: Figure
+    gateway_per_second: Figure
+    direct_ms: Figure
+    gateway_ms: Figure
+    slower: Figure
+    later_ms: Figure
+    cpu_us: Figure
 
 
 def cpu_of(pid: int) -> float:
@@ -181,7 +222,7 @@ async def measure(calls: int, concurrency: int, rounds: int, *, together: bool, 
     assert process.stdout is not None
     assert process.stdin is not None
     url = (await process.stdout.readline()).decode().strip()
-    rows: list[Row] = []
+    taken: dict[Kind, tuple[list[Round], list[Round]]] = {kind: ([], []) for kind in KINDS}
     try:
         with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True), disable=quiet) as progress:
             task = progress.add_task("measuring", total=len(KINDS) * rounds)
@@ -190,68 +231,122 @@ async def measure(calls: int, concurrency: int, rounds: int, *, together: bool, 
                 async with await RunHandle.open(gateway.url, gateway.admin_token, seats) as run:
                     ways = directly(url), through(run)
                     for way in ways:
-                        await play(way, KINDS[0], calls // 4, concurrency, gateway.pid, together=together)
-                    for kind in KINDS:
-                        taken: tuple[list[Round], list[Round]] = ([], [])
-                        for _ in range(rounds):
-                            for way, found in zip(ways, taken, strict=True):
-                                count = int(calls * kind.share)
-                                found.append(await play(way, kind, count, concurrency, gateway.pid, together=together))
+                        await play(way, KINDS[0], max(1, calls // 4), concurrency, gateway.pid, together=together)
+                    for number in range(rounds):
+                        for kind in KINDS:
+                            count = max(1, int(calls * kind.share))
+                            for which in (0, 1) if number % 2 == 0 else (1, 0):
+                                found = await play(
+                                    ways[which], kind, count, concurrency, gateway.pid, together=together
+                                )
+                                taken[kind][which].append(found)
                             progress.advance(task)
-                        rows.append(summed_up(kind.name, *taken))
     finally:
         process.stdin.close()
         await asyncio.wait_for(process.wait(), 20)
-    return rows
+    return [summed_up(kind, max(1, int(calls * kind.share)), *found) for kind, found in taken.items()]
 
 
-def summed_up(kind: str, direct: Sequence[Round], gateway: Sequence[Round]) -> Row:
-    """The medians of the rounds."""
-
-    def median(rounds: Sequence[Round], figure: str) -> float:
-        return statistics.median(getattr(round_, figure) for round_ in rounds)
-
+def summed_up(kind: Kind, calls: int, direct: Sequence[Round], gateway: Sequence[Round]) -> Row:
+    """The medians of the rounds, with their spread."""
     pairs = list(zip(direct, gateway, strict=True))
     return Row(
-        kind,
-        median(direct, "calls_per_second"),
-        median(gateway, "calls_per_second"),
-        median(direct, "first_byte_ms"),
-        median(gateway, "first_byte_ms"),
-        statistics.median(other.whole_ms / one.whole_ms - 1 for one, other in pairs),
-        statistics.median(other.first_byte_ms - one.first_byte_ms for one, other in pairs),
-        median(gateway, "cpu_us"),
+        kind.name,
+        calls,
+        Figure.of(round_.calls_per_second for round_ in direct),
+        Figure.of(round_.calls_per_second for round_ in gateway),
+        Figure.of(round_.first_byte_ms for round_ in direct),
+        Figure.of(round_.first_byte_ms for round_ in gateway),
+        Figure.of(other.whole_ms / one.whole_ms - 1 for one, other in pairs),
+        Figure.of(other.first_byte_ms - one.first_byte_ms for one, other in pairs),
+        Figure.of(round_.cpu_us for round_ in gateway),
     )
 
 
-def main() -> None:
-    """Prints the table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=3000)
-    parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--together", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    rows = uvloop.run(
-        measure(options.calls, options.concurrency, options.rounds, together=options.together, quiet=options.json)
-    )
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
-        return
-    table = Table("server", "direct/s", "gateway/s", "first byte", "by gateway", "later", "slower", "CPU a call")
+@dataclass(frozen=True)
+class Verdict:
+    """What was measured against one bar."""
+
+    figure: str
+    server: str
+    measured: float
+    bar: float
+    ok: bool
+    line: str
+
+
+def verdicts(rows: Sequence[Row], other: dict[str, float]) -> list[Verdict]:
+    """Holds the rows against the bars, or against `other` ones by name."""
+    found: list[Verdict] = []
+    by_server = {row.server: row for row in rows}
+    for bar in BARS:
+        most = other.get(bar.figure, bar.most)
+        measured: float = getattr(by_server[bar.server], bar.figure).median
+        ok = measured <= most
+        form = bar.form.format
+        line = f"{bar.figure}: {form(measured)}, bar {form(most)}: {'ok' if ok else 'over'} - {bar.what}"
+        found.append(Verdict(bar.figure, bar.server, measured, most, ok, line))
+    return found
+
+
+def bar_of(text: str) -> tuple[str, float]:
+    """Reads NAME=VALUE."""
+    name, _, value = text.partition("=")
+    if name not in {bar.figure for bar in BARS}:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(bar.figure for bar in BARS)}")
+    return name, float(value)
+
+
+def table_of(rows: Sequence[Row], title: str) -> Table:
+    """The rows side by side."""
+    table = Table(title=title, box=None, pad_edge=False)
+    table.add_column("server", width=8)
+    for name in ("calls a second", "first byte, ms", "later, ms", "slower, %", "CPU, µs"):
+        table.add_column(name, no_wrap=True)
     for row in rows:
         table.add_row(
             row.server,
-            f"{row.direct_per_second:,.0f}",
-            f"{row.gateway_per_second:,.0f}",
-            f"{row.direct_ms:.1f} ms",
-            f"{row.gateway_ms:.1f} ms",
-            f"{row.later_ms:.1f} ms",
-            f"{row.slower:.1%}",
-            f"{row.cpu_us:.0f} µs",
+            f"{row.direct_per_second.median:,.0f} → {row.gateway_per_second.median:,.0f}",
+            f"{row.direct_ms.median:.1f} → {row.gateway_ms.median:.1f}",
+            row.later_ms.shown("{:.2f}"),
+            replace(row.slower, **{name: value * 100 for name, value in asdict(row.slower).items()}).shown("{:.1f}"),
+            row.cpu_us.shown("{:.0f}"),
         )
-    Console().print(table)
+    return table
+
+
+def main() -> None:
+    """Prints the table or JSON, and the bars if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=2000, help="a round, on a server that answers at once")
+    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--together", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true", help="print a line a bar, and exit 1 over one")
+    parser.add_argument("--bars", type=bar_of, nargs="+", default=[], metavar="NAME=VALUE", help="other bars")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = uvloop.run(
+        measure(options.calls, options.concurrency, options.rounds, together=options.together, quiet=options.json)
+    )
+    found = verdicts(rows, dict(options.bars))
+    if options.json:
+        how = {"rounds": options.rounds, "concurrency": options.concurrency, "together": options.together}
+        how |= {"cores": os.cpu_count(), "load_before": load}
+        bars = [asdict(verdict) for verdict in found]
+        print(json.dumps({"how": how, "rows": [asdict(row) for row in rows], "bars": bars}, indent=2))
+    else:
+        title = (
+            f"direct → by the gateway, at concurrency {options.concurrency}: medians of {options.rounds} rounds of "
+            f"{options.calls} calls (below: their middle half), both ways in each; "
+            f"{os.cpu_count()} cores, load {load:.1f} before"
+        )
+        Console().print(table_of(rows, title))
+    if options.check:
+        if not options.json:
+            print(*(verdict.line for verdict in found), sep="\n")
+        sys.exit(0 if all(verdict.ok for verdict in found) else 1)
 
 
 if __name__ == "__main__":
