@@ -4,42 +4,43 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import subprocess
-import time
 from collections.abc import Callable
-from importlib.metadata import distribution
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+from programs import ROOT, finished, started, stopped, with_metadata
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "multiagent" / "trl"
-STEPS = 4
-SECONDS = 240
+WAYS = ("rollout_func", "environment_factory")
 
 SPECIALISTS = ["trl-ann@1.0.0", "trl-bob@1.0.0", "trl-eve@1.0.0"]
 
 
+Start: TypeAlias = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
+
+
 @pytest.fixture
 def metadata(tmp_path: Path) -> Path:
-    """What tells an environment of its own where the product's wrappers are, as an installation does."""
-    folder = tmp_path / "metadata" / "agent_env-0.dist-info"
-    folder.mkdir(parents=True)
-    for name in ("METADATA", "entry_points.txt"):
-        (folder / name).write_text(distribution("agent-env").read_text(name) or "", "utf-8")
-    return folder.parent
+    return with_metadata(tmp_path)
+
+
+@pytest.fixture
+def start(peer_python: Callable[[str], Path], metadata: Path, tmp_path: Path) -> Start:
+    """Starts the example's program, which keeps its runs in `tmp_path / "runs"`."""
+    command = (peer_python("trl"), EXAMPLE / "train.py", "--runs", tmp_path / "runs")
+    return lambda *flags: started(*command, *flags, metadata=metadata)
 
 
 def test_trl_trains_the_manager_of_served_specialists_both_ways(
     run_peer: Callable[..., dict[str, Any]], metadata: Path, tmp_path: Path
 ) -> None:
     told = run_peer("trl", "trl_training.py", metadata, tmp_path, seconds=800)
-    for way in ("rollout_func", "environment_factory"):
+    for way in WAYS:
         seen = told[way]
         assert seen["trl"].startswith("trl.")
         assert len(seen["loss"]) == 20 and all(math.isfinite(value) for value in seen["loss"] + seen["grad_norm"])
@@ -60,59 +61,57 @@ def test_trl_trains_the_manager_of_served_specialists_both_ways(
     assert episodes["off"] < 1e-3
 
 
-@pytest.mark.parametrize("way", ["rollout_func", "environment_factory"])
-def test_a_training_by_trl_that_was_stopped_goes_on_and_its_curve_with_it(
-    way: str, peer_python: Callable[[str], Path], metadata: Path, tmp_path: Path
-) -> None:
-    paths = [ROOT, ROOT / "cards", ROOT / "wrappers", metadata]
-    own = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "AGENT_ENV_HUB": str(tmp_path / "hub.db")}
-    command = [str(peer_python("trl")), str(EXAMPLE / "train.py"), "--runs", str(tmp_path / "runs")]
-
-    def start(*flags: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*command, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | own,
-            start_new_session=True,
-        )
-
-    def steps(folder: Path) -> dict[int, list[dict[str, Any]]]:
-        """What each whole checkpoint of a run has logged."""
-        found = {path.parent: json.loads(path.read_text()) for path in folder.glob("*/checkpoint-*/trainer_state.json")}
-        return {
-            int(at.name.rpartition("-")[2]): [line for line in state["log_history"] if "reward" in line]
-            for at, state in found.items()
-        }
-
-    with start("--ways", way, "--steps", str(STEPS)) as process:
-        try:
-            ended = time.monotonic() + SECONDS
-            while not [*(tmp_path / "runs").glob(f"*/{way}/checkpoint-1/trainer_state.json")]:
-                assert process.poll() is None, process.communicate()[0]
-                assert time.monotonic() < ended, "no first step"
-                time.sleep(0.05)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
-            stopped, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
+def test_the_program_trains_both_ways_and_shows_them_side_by_side(start: Start, tmp_path: Path) -> None:
+    with start("--steps", "2", "--evaluated", "48") as process:
+        shown = finished(process)
     (folder,) = (tmp_path / "runs").iterdir()
-    assert process.returncode == 1 and f"stopped; go on with --resume {folder}" in stopped, stopped
-    assert "Traceback" not in stopped
-    before = steps(folder)
-    reached = max(before)
-    assert 1 <= reached < STEPS and len(before[reached]) == reached
+    check_both_ways(folder, shown, steps=2)
+    for way in WAYS:
+        assert [f"{way} step {step}:" in shown for step in (1, 2, 3)] == [True, True, False]
+
+
+def test_a_training_by_trl_that_was_stopped_goes_on_and_its_curve_with_it(start: Start, tmp_path: Path) -> None:
+    steps, told, reached = 4, [], {}
+    for way in WAYS:
+        # Stopped in each of the ways: of the second start the first way goes on, and then the second begins.
+        with start(*(("--resume",) if told else ("--steps", str(steps), "--evaluated", "48"))) as process:
+            told.append(stopped(process, tmp_path / "runs", f"*/{way}/checkpoint-1/trainer_state.json"))
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert f"stopped; go on with --resume {folder}" in told[-1]
+        reached[way] = logged(folder / way)
+        assert 1 <= len(reached[way]) < steps
     with start("--resume") as process:
-        try:
-            shown, _ = process.communicate(timeout=SECONDS)
-        finally:
-            process.kill()
-    assert process.returncode == 0, shown
-    curve = steps(folder)[STEPS]
-    assert [line["step"] for line in curve] == list(range(1, STEPS + 1)) and curve[:reached] == before[reached]
-    assert [step for step in range(1, STEPS + 1) if f"{way} step {step}:" in shown] == [*range(reached + 1, STEPS + 1)]
+        told.append(finished(process))
+    check_both_ways(folder, told[-1], steps=steps)
+    first, second = WAYS
+    for way, starts in ((first, told[:2]), (second, told[1:])):
+        # What was logged before it was stopped is what was logged; each step is played once, or was no whole one.
+        assert logged(folder / way)[: len(reached[way])] == reached[way]
+        went_on = [step for step in range(1, steps + 1) if f"{way} step {step}:" in starts[1]]
+        assert went_on == [*range(len(reached[way]) + 1, steps + 1)]
+    # The way that was finished is read, and not played again.
+    assert f"{first} step" not in told[2] and f"{second} step" not in told[0]
+
+
+def check_both_ways(folder: Path, shown: str, *, steps: int) -> None:
+    """Looks at what a run leaves and prints at its end: a curve each way, with no step twice and none missing, and a
+    table with the figures that are kept."""
     kept = json.loads((folder / "run.json").read_text())
-    assert kept["finished"] and kept[way]["curve"] == [line["reward"] for line in curve]
-    assert kept[way]["before"] == kept[f"{way} before"] and f"{kept[way]['after'][0]:.3f}" in shown
+    assert kept["finished"]
+    for way in WAYS:
+        curve = logged(folder / way)
+        assert [line["step"] for line in curve] == [*range(1, steps + 1)]
+        assert kept[way]["curve"] == [line["reward"] for line in curve]
+        assert kept[way]["before"] == kept[f"{way} before"]
+        (line,) = [line for line in shown.splitlines() if line.split()[:1] == [way] and " step " not in line]
+        (sampled, greedy), (sampled_after, greedy_after) = kept[way]["before"], kept[way]["after"]
+        figures = [f"{figure:.3f}" for figure in (sampled, sampled_after, greedy, greedy_after)]
+        assert line.split()[1:5] == figures
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """What the newest whole checkpoint of a way has logged of its steps."""
+    found = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("checkpoint-*/trainer_state.json")}
+    newest = max(found, key=lambda name: int(name.rpartition("-")[2]))
+    return [line for line in found[newest]["log_history"] if "reward" in line]

@@ -52,7 +52,6 @@ from agent_env.training.study import add_run_options, begin_run, play_run
 
 WAYS = ("rollout_func", "environment_factory")
 PROMPTS, GROUP = 16, 8
-SAMPLED, GREEDY = 960, len(WORDS)
 
 
 async def play(team: Team, word: str) -> str:
@@ -206,8 +205,8 @@ def train(
     return trainer
 
 
-async def evaluate(model: Any, tokenizer: Any) -> tuple[float, float]:
-    """The mean reward of fresh episodes of the served manager, sampled and greedy."""
+async def evaluate(model: Any, tokenizer: Any, sampled: int) -> tuple[float, float]:
+    """The mean reward of fresh episodes of the served manager, of so many sampled ones, and greedy, of each word."""
     policy = Policy(
         "manager",
         PretrainedLM(model, ends=[tokenizer.eos_token_id]),
@@ -216,7 +215,7 @@ async def evaluate(model: Any, tokenizer: Any) -> tuple[float, float]:
     )
     means: list[float] = []
     async with policies_served() as place:
-        for temperature, count in ((1.0, SAMPLED), (0.0, GREEDY)):
+        for temperature, count in ((1.0, sampled), (0.0, len(WORDS))):
             seats = place.serve({"manager": policy}, {"temperature": temperature})
             given = {**seats, **dict.fromkeys(FACTS)}
             tasks = [WORDS[index % len(WORDS)] for index in range(count)]
@@ -275,10 +274,10 @@ def run_tiny(way: str, options: argparse.Namespace, run: Run) -> Result:
     begun = f"{way} before"
     warm_up(model, tokenizer, seed=options.seed)
     if begun not in run.about:
-        run.tell(**{begun: asyncio.run(evaluate(model, tokenizer))})
+        run.tell(**{begun: asyncio.run(evaluate(model, tokenizer, options.evaluated))})
     result = Result(way, run.about[begun])
     trainer = train(way, options, run.folder, model, tokenizer, result)
-    result.after = asyncio.run(evaluate(trainer.model, tokenizer))
+    result.after = asyncio.run(evaluate(trainer.model, tokenizer, options.evaluated))
     run.tell(**{way: asdict(result)})
     return result
 
@@ -335,6 +334,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="how TRL is given the scenario")
     parser.add_argument("--steps", type=int, default=80, help=f"optimizer steps, of {PROMPTS * GROUP} episodes each")
+    parser.add_argument("--evaluated", type=int, default=960, help="fresh episodes a sampled figure")
     parser.add_argument("--save-steps", type=int, default=1, help="steps from one checkpoint to the next")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of what is sampled")
     parser.add_argument("--episodes", help="a file in which the episodes of rollout_func are kept")
