@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from agent_env.episodes.records import CallRecord
+
+Unheard: TypeAlias = Literal["retried", "ambiguous retry"]
+"""Why an agent did not go on with an answer, or may not have: a later attempt was answered in its place, or in the
+place of one of several, and nobody told of which."""
 
 
 def in_order(calls: Iterable[CallRecord]) -> list[CallRecord]:
@@ -15,15 +20,56 @@ def in_order(calls: Iterable[CallRecord]) -> list[CallRecord]:
     return sorted(calls, key=_began)
 
 
-def replaced_calls(calls: Iterable[CallRecord]) -> set[str]:
-    """The ids of those answered calls of a trace of which a later attempt was answered, as `retry_of` marks it.
+def unheard_calls(calls: Iterable[CallRecord]) -> dict[str, Unheard]:
+    """The answered calls of a trace that the agent did not go on with for certain, and why, by their ids.
 
     Of all attempts at one call the last that was answered is what the agent went on with: an attempt that failed takes
-    nobody's place. A mark that names no call of the trace is none, and neither are equal prompts: two calls may well
-    ask the same.
+    nobody's place. Which call a retry repeats is told by `retry_of`. Where `retry_among` leaves it open, it is the
+    oldest of these that failed, or else the only one that no other retry repeats, or else any of several. A mark that
+    names no call of the trace is none, and neither are equal prompts: two calls may well ask the same.
     """
     ordered = in_order(calls)
-    first = {call.call_id: call.call_id for call in ordered}
+    if all(call.retry_of is None and call.retry_among is None for call in ordered):
+        return {}
+    # The choices of one answer are one attempt.
+    attempts: dict[str, list[CallRecord]] = {}
+    for call in ordered:
+        attempts.setdefault(call.choice_of or call.call_id, []).append(call)
+    marks = {name: choices[0] for name, choices in attempts.items()}
+    repeats, doubtful = _repeats(marks)
+    found: dict[str, Unheard] = {}
+    for name in doubtful | _replaced(marks, repeats):
+        for call in attempts[name]:
+            found[call.call_id] = "ambiguous retry" if name in doubtful else "retried"
+    return found
+
+
+def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]:
+    """Which call each retry repeats, as far as it is told, and the calls of which it is not."""
+    repeats = {
+        name: call.retry_of for name, call in marks.items() if call.retry_of is not None and call.retry_of in marks
+    }
+    taken = set(repeats.values())
+    doubtful: set[str] = set()
+    for name, call in marks.items():
+        free = [other for other in call.retry_among or () if other not in taken]
+        one = _only(free, marks)
+        if one is None:
+            doubtful.update(other for other in free if other in marks)
+        else:
+            repeats[name] = one
+            taken.add(one)
+    return repeats, doubtful - taken
+
+
+def _only(free: Sequence[str], marks: Mapping[str, CallRecord]) -> str | None:
+    failed = next((name for name in free if name in marks and marks[name].status != "ok"), None)
+    return failed or (free[0] if len(free) == 1 and free[0] in marks else None)
+
+
+def _replaced(marks: Mapping[str, CallRecord], repeats: Mapping[str, str]) -> set[str]:
+    """The answered calls in whose place a later attempt was answered."""
+    first = {name: name for name in marks}
 
     def find(name: str) -> str:
         while first[name] != name:
@@ -31,21 +77,16 @@ def replaced_calls(calls: Iterable[CallRecord]) -> set[str]:
             name = first[name]
         return name
 
-    marked = False
-    for call in ordered:
-        if call.retry_of is not None and call.retry_of in first:
-            first[find(call.call_id)] = find(call.retry_of)
-            marked = True
-    if not marked:
-        return set()
+    for name, other in repeats.items():
+        first[find(name)] = find(other)
     last: dict[str, str] = {}
     replaced: set[str] = set()
-    for call in ordered:
+    for name, call in marks.items():
         if call.status == "ok":
-            attempt = find(call.call_id)
+            attempt = find(name)
             if attempt in last:
                 replaced.add(last[attempt])
-            last[attempt] = call.call_id
+            last[attempt] = name
     return replaced
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agent_env.episodes.attempts import replaced_calls
+from agent_env.episodes.attempts import unheard_calls
 from agent_env.episodes.conversation import Message, conversation, likeness
 from agent_env.episodes.episode import Trace
 from agent_env.episodes.records import CallRecord, Json
@@ -49,17 +49,17 @@ def message_graph(trace: Trace) -> list[MessageNode]:
     A call shares the longest path that says the same as the beginning of its prompt, token for token where there are
     tokens; where nothing more is shared, it forks. Nobody told where the tokens of several new messages part: they are
     on the last of them, and on the answer if it alone is new. Of equal paths it goes on with the latest. Calls that
-    failed have no answer and are left out, and so are those of which a later attempt was answered, which is what the
-    agent went on with: the answers here are those that rows are cut from (`replaced_calls`).
+    failed have no answer and are left out, and so are those of which a later attempt was answered, or may have been: the
+    answers here are those that rows are cut from (`unheard_calls`).
     Raises `ProtocolError` for a call without the messages of its dialect.
 
         for path in paths(message_graph(trace)):
             print([node.message["role"] for node in path])
     """
     graph = _Graph()
-    replaced = replaced_calls(trace.calls)
+    unheard = unheard_calls(trace.calls)
     for call in sorted(trace.calls, key=lambda call: call.started or 0.0):
-        if call.status == "ok" and call.response is not None and call.call_id not in replaced:
+        if call.status == "ok" and call.response is not None and call.call_id not in unheard:
             graph.add(call)
     return graph.nodes
 

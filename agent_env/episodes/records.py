@@ -114,13 +114,13 @@ class CallRecord:
 
     `parent_call_id` is the turn that made it. `request` is the body as the agent sent it; `response` is the answer in
     its non-streaming form, without what the record has a field for: `usage`, `policy_version`, `prompt_token_ids`,
-    and of its first choice `token_ids` and `logprobs` (one a sampled token). These are None where the upstream gives
-    none.
+    `token_ids` and `logprobs` (one a sampled token). These are None where the upstream gives none. An answer of several
+    choices (`n`) makes a record of each; those after the first name it in `choice_of`, and have no usage of their own.
 
     `policy` names the policy that answered, `policy_version` its version when the call began and `policy_version_end`
     that of its last token, when a call may span versions. `retries` counts the attempts before this one that the
-    gateway made by itself; `retry_of` is the call that this one repeats, as its caller marked it: never a guess.
-    `attempt` is the caller's own count, of a call that it marked as a retry. `temperature` is what the model was asked
+    gateway made by itself; `retry_of` is the call that this one repeats, as its caller marked it: never a guess. Where
+    the mark fits several, `retry_among` are these, oldest first. `attempt` is the caller's own count, of a call that it marked as a retry. `temperature` is what the model was asked
     for, the seat's own before the agent's; None leaves it to the model's server.
 
     `api` is the dialect that the agent spoke, `upstream_api` the one that the model's server was asked in where that is
@@ -160,6 +160,8 @@ class CallRecord:
     upstream_api: str | None = None
     missing: dict[str, Json] | None = None
     temperature: float | None = None
+    retry_among: list[str] | None = None
+    choice_of: str | None = None
 
     def to_json(self) -> dict[str, Json]:
         """The record as JSON, its kind first."""

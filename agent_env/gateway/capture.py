@@ -21,6 +21,9 @@ alone, and half of the truth is not recorded. `asked_apart`: the answer did not 
 asked for them by themselves, and they are as many as it had counted.
 """
 
+NO_ANSWER = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
+"""What taking an answer apart raises where it is not of its dialect's form."""
+
 _FIELDS = ("prompt_token_ids", "token_ids", "logprobs")
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
-from agent_env.episodes.records import check_fields
 from agent_env.errors import (
     AgentEnvError,
     DeadlineExceeded,
@@ -20,11 +19,11 @@ from agent_env.errors import (
     ProtocolError,
     TransportError,
 )
-from agent_env.gateway.capture import StreamCapture, note_missing
+from agent_env.gateway.capture import NO_ANSWER, StreamCapture
 from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
-from agent_env.gateway.prompts import add_prompt
+from agent_env.gateway.recording import Recording, came
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
@@ -79,14 +78,19 @@ class ModelCall:
         record.upstream_api = None if self._translation is None else self._upstream.name
         record.stream = bool(asked.get("stream"))
         record.attempt = mark.attempt or None
-        self._try, record.retry_of = run.recent.add((episode, seat, turn), mark, request.body, record.call_id)
+        attempt, repeats = run.recent.add((episode, seat, turn), mark, request.body, record.call_id)
+        if len(repeats) > 1:
+            record.retry_among = list(repeats)
+        elif repeats:
+            record.retry_of = repeats[0]
         record.request = dict(asked)
         record.started = time.time()
         self._record = record
-        self._run = run
+        self._recording = Recording(
+            record, run.journal, attempt, self._upstream, tokens=policy.tokens, version=served.version
+        )
         self._max_reply = max_reply
-        self._tokens = policy.tokens
-        self._policy, self._version = admission.policy, served.version
+        self._policy = admission.policy
         self._endpoints = admission.route(self._upstream.name, f"{episode}/{seat}")
         sent = asked if self._translation is None else self._translation.chat
         self._own_logprobs = self._upstream.wants_logprobs(sent)
@@ -101,9 +105,9 @@ class ModelCall:
             for name in self._upstream.passed_on
             if name in request.headers
         )
-        self._begun = time.monotonic()
         self._answered_by: Endpoint | None = None
-        self._kept = False
+        self._wait: asyncio.Timeout | None = None
+        self._ended_by: AgentEnvError | None = None
 
     async def play(self, receive: Receive, send: Send, timeout: float) -> None:
         """Forwards the call and answers; a caller that goes away ends the upstream's work."""
@@ -113,25 +117,36 @@ class ModelCall:
         try:
             await self._forward(send, timeout)
         except AgentEnvError as error:
-            await self._keep(error)
+            await self._recording.keep(error)
             status = self._dialect.status(error)
             await reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status)
         except asyncio.CancelledError:
-            await self._keep(TransportError("the caller went away"), status="cancelled")
+            await self._recording.keep(TransportError("the caller went away"), status="cancelled")
             if not watcher.done() or task.uncancel():
                 raise
         except Exception as error:
             # A fault of the gateway's own goes on as one, but the call that was made leaves its record.
-            await self._keep(AgentEnvError(f"the gateway failed: {type(error).__name__}: {error}"))
+            await self._recording.keep(AgentEnvError(f"the gateway failed: {type(error).__name__}: {error}"))
             raise
         finally:
             watcher.cancel()
+
+    def end(self, error: AgentEnvError) -> None:
+        """Ends the wait for the model's answer with an error; a call that has its whole answer goes on."""
+        self._ended_by = error
+        if self._wait is not None:
+            with suppress(RuntimeError):  # between two waits: the next one ends as it begins
+                self._wait.reschedule(0.0)
+
+    def _waiting(self, until: float) -> asyncio.Timeout:
+        self._wait = asyncio.timeout_at(until if self._ended_by is None else 0.0)
+        return self._wait
 
     async def _forward(self, send: Send, timeout: float) -> None:
         until = asyncio.get_running_loop().time() + timeout
         upstream: Reply | None = None
         try:
-            async with asyncio.timeout_at(until):
+            async with self._waiting(until):
                 upstream = await self._ask()
                 self._record.http_status = upstream.status
                 streamed = upstream.status == 200 and upstream.headers.get(b"content-type", b"").startswith(_EVENTS)
@@ -168,12 +183,11 @@ class ModelCall:
     async def _answer(self, upstream: Reply, answer: bytes, send: Send) -> None:
         if upstream.status == 200:
             answer = self._take_whole(answer)
-            await self._complete()
-            await self._keep()
-            self._try.answered = True
+            await self._recording.complete(self._answered_by, self._sent)
+            await self._recording.keep()
         else:
             shown = answer[:_SHOWN_ERROR].decode("utf-8", "replace")
-            await self._keep(ProtocolError(shown), status="upstream_error")
+            await self._recording.keep(ProtocolError(shown), status="upstream_error")
             if self._translation is not None:
                 answer = dump_read(self._dialect.refusal(upstream.status, _error_of(answer)))
         back = [(name, upstream.headers[name]) for name in _PASSED_BACK if name in upstream.headers]
@@ -182,14 +196,14 @@ class ModelCall:
     def _take_whole(self, answer: bytes) -> bytes:
         response = _object(answer)
         if self._translation is None:
-            self._take(response)
+            self._recording.take(response, keep_logprobs=self._own_logprobs)
             return answer
         try:
             translated = self._translation.whole(response)
             told = dump_read(translated)
-        except (*_NO_ANSWER, InvalidArguments):
-            raise self._no_answer() from None
-        self._take(response)
+        except (*NO_ANSWER, InvalidArguments):
+            raise self._recording.no_answer() from None
+        self._recording.take(response, keep_logprobs=self._own_logprobs)
         self._record.response = translated
         return told
 
@@ -199,14 +213,14 @@ class ModelCall:
         head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         try:
-            async with asyncio.timeout_at(until):
+            async with self._waiting(until):
                 await (self._relay if translation is None else self._translate)(upstream, whole, send)
             if not whole.done:
                 raise TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
         except (AgentEnvError, TimeoutError) as failure:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
-            self._record.response = self._record.response or self._came(whole)
-            await self._keep(error)
+            self._recording.take_came(whole)
+            await self._recording.keep(error)
             # The status is out already; clients raise what an error event tells. One that does not read is let go.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
@@ -214,7 +228,7 @@ class ModelCall:
                     await send({"type": "http.response.body", "body": b""})
             return
         except asyncio.CancelledError:
-            self._record.response = self._record.response or self._came(whole)
+            self._recording.take_came(whole)
             raise
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
@@ -237,7 +251,7 @@ class ModelCall:
         while piece := await upstream.next():
             size = self._counted(size, piece)
             whole.feed(piece)
-            if whole.done and not self._kept:
+            if whole.done and not self._recording.kept:
                 await self._keep_stream(whole, self._ended(translation))
             if events := translation.flush():
                 await send({"type": "http.response.body", "body": events, "more_body": True})
@@ -245,15 +259,8 @@ class ModelCall:
     def _ended(self, translation: Translation) -> dict[str, Any]:
         try:
             return translation.end()
-        except (*_NO_ANSWER, InvalidArguments):
-            raise self._no_answer() from None
-
-    def _came(self, whole: StreamCapture) -> dict[str, Any] | None:
-        """The answer as far as its stream came; None where its parts make none."""
-        try:
-            return whole.finish()
-        except _NO_ANSWER:
-            return None
+        except (*NO_ANSWER, InvalidArguments):
+            raise self._recording.no_answer() from None
 
     def _counted(self, size: int, piece: bytes) -> int:
         if size + len(piece) > self._max_reply:
@@ -261,68 +268,22 @@ class ModelCall:
         return size + len(piece)
 
     async def _keep_stream(self, whole: StreamCapture, translated: Any) -> None:
-        if self._kept:
+        if self._recording.kept:
             return
-        response = self._came(whole)
+        response = came(whole)
         if response is None:
-            raise self._no_answer()
-        self._take(response)
+            raise self._recording.no_answer()
+        self._recording.take(response, keep_logprobs=self._own_logprobs)
         if translated is not None:
             self._record.response = translated
-        await self._complete()
-        await self._keep()
-        self._try.answered = True
+        await self._recording.complete(self._answered_by, self._sent)
+        await self._recording.keep()
 
-    async def _complete(self) -> None:
-        """Asks for the prompt's tokens where the answer told those that were sampled and not these."""
-        record, endpoint = self._record, self._answered_by
-        if endpoint is not None and self._tokens and self._upstream is CHAT:
-            await add_prompt(record, endpoint, self._sent)
-
-    def _take(self, response: dict[str, Any]) -> None:
-        record = self._record
-        try:
-            self._upstream.capture(record, response, keep_logprobs=self._own_logprobs)
-            check_fields(record)
-        except (*_NO_ANSWER, ProtocolError):
-            # A record that could not be read again would cost the whole episode.
-            record.prompt_token_ids = record.token_ids = record.logprobs = record.usage = record.finish_reason = None
-            raise self._no_answer() from None
-        note_missing(record, asked=self._tokens, tellable=self._upstream.tells)
-
-    def _no_answer(self) -> ProtocolError:
-        return ProtocolError(f"the model's server answered with what is no {self._upstream.what}")
-
-    def _late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{self._endpoints[0].url} did not answer within the time allowed")
-
-    async def _keep(self, error: AgentEnvError | None = None, *, status: str | None = None) -> None:
-        """Puts the record on disk, once: what fails afterwards is not the model's."""
-        if self._kept:
-            return
-        self._kept = True
-        if error is not None:
-            self._tell(error, status)
-        self._record.seconds = time.monotonic() - self._begun
-        if self._record.policy_version is None:
-            self._record.policy_version = self._version
-        try:
-            line = dump_read(self._record.to_json())
-        except InvalidArguments as unwritable:
-            self._record.request = self._record.response = None
-            self._tell(ProtocolError(unwritable.message), None)
-            line = dump_read(self._record.to_json())
-        await self._run.journal.append(self._record.episode or "", [line + b"\n"])
-
-    def _tell(self, error: AgentEnvError, status: str | None) -> None:
-        self._record.status = status or error.code
-        self._record.error = {"code": self._record.status, "message": error.message}
+    def _late(self) -> AgentEnvError:
+        return self._ended_by or DeadlineExceeded(f"{self._endpoints[0].url} did not answer within the time allowed")
 
 
 _EVENTS = b"text/event-stream"
-
-_NO_ANSWER = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
-"""What taking an answer apart raises where it is not of its dialect's form."""
 
 
 def _number(value: Any) -> float | None:

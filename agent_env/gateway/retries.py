@@ -36,13 +36,13 @@ def mark_of(headers: Mapping[bytes, bytes]) -> Mark:
 
 @dataclass(slots=True)
 class Try:
-    """One call that may be repeated: its id, and whether its caller was given a whole answer.
+    """One call that may be repeated: its id, and what became of it.
 
-    Of a call that was refused, which left no record, it is the id of the one that it repeats.
+    Of a call that was refused, which left no record, `calls` are those of which it repeats one, if it repeats any.
     """
 
-    call_id: str | None
-    answered: bool = False
+    calls: tuple[str, ...]
+    failed: bool = False
     repeated: bool = False
 
 
@@ -50,39 +50,42 @@ class RecentCalls:
     """The latest calls of a run, so that a retry finds what it repeats.
 
     Within one turn, a call that is marked as the second try repeats a first try with the same body. Of several, those
-    that got no answer go first, the oldest of them before the others: a client has no reason to repeat one that did.
+    that failed go first, the oldest of them before the others: whichever it is, its client has no answer of it. Where
+    none failed, and several were answered or still are under way, it is one of these, and it is not guessed which.
     """
 
     def __init__(self) -> None:
         self._tries: OrderedDict[Hashable, list[Try]] = OrderedDict()
 
-    def add(self, place: tuple[str, ...], mark: Mark, body: bytes, call_id: str) -> tuple[Try, str | None]:
-        """Notes a call of a turn (`place`); gives it, and the id of the call that it repeats."""
-        this = Try(call_id)
+    def add(self, place: tuple[str, ...], mark: Mark, body: bytes, call_id: str) -> tuple[Try, tuple[str, ...]]:
+        """Notes a call of a turn (`place`); gives it, and the ids of the calls of which it repeats one: mostly none,
+        or one."""
+        this = Try((call_id,))
         if mark.key is not None:
             # With the body: a client that has one key for all it asks repeats nothing.
             named = (place, mark.key, hash(body))
             earlier = self._tries.get(named)
-            repeats = earlier[-1].call_id if earlier is not None else None
+            repeats = earlier[-1].calls if earlier is not None else ()
             self._note(named, this)
             return this, repeats
         text = hash(body)
-        repeats = self._claim((place, text, mark.attempt - 1)) if mark.attempt else None
+        repeats = self._claim((place, text, mark.attempt - 1)) if mark.attempt else ()
         self._note((place, text, mark.attempt), this)
         return this, repeats
 
     def refuse(self, place: tuple[str, ...], mark: Mark, body: bytes) -> None:
         """Notes a call that was refused, such that its next try repeats what it repeats, and no other equal call."""
         this, repeats = self.add(place, mark, body, "")
-        this.call_id = repeats
+        this.calls, this.failed = repeats, True
 
-    def _claim(self, place: Hashable) -> str | None:
+    def _claim(self, place: Hashable) -> tuple[str, ...]:
         free = [known for known in self._tries.get(place, ()) if not known.repeated]
-        if not free:
-            return None  # it never came here, or long ago
-        found = next((known for known in free if not known.answered), free[-1])
-        found.repeated = True
-        return found.call_id
+        sure = next((known for known in free if known.failed), free[0] if len(free) == 1 else None)
+        if sure is None:
+            # None, where the first try never came here, or long ago.
+            return tuple(call for known in free for call in known.calls)
+        sure.repeated = True
+        return sure.calls
 
     def _note(self, place: Hashable, this: Try) -> None:
         tries = self._tries.setdefault(place, [])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from agent_env.episodes import CallRecord, Episode
-from agent_env.episodes.attempts import replaced_calls
+from agent_env.episodes.attempts import Unheard, unheard_calls
 from agent_env.episodes.records import finite
 from agent_env.errors import ConfigurationError
 from agent_env.training.lineages import Thread, thread_calls
@@ -134,8 +134,8 @@ def cut_rows(
 ) -> tuple[list[Row], RowReport]:
     """Cuts the rows of episodes, of all seats or of those given; frozen traces make none.
 
-    A call makes no row when it failed, was retried, or its server gave no token ids or logprobs, and when its episode
-    is not ok, came twice, is among those `refused` (reasons by id), or has nothing scored for it; the report says how
+    A call makes no row when it failed, was retried or may have been, or its server gave no token ids or logprobs, and
+    when its episode is not ok, came twice, is among those `refused` (reasons by id), or has nothing scored for it; the report says how
     many and why. A call that continues no one call for certain gets a row apart, or none with `ambiguous="drop"`.
     """
     rows, _, report = cut(episodes, seats=seats, propagation=propagation, refused=refused, ambiguous=ambiguous)
@@ -183,7 +183,9 @@ class _Cutter:
         elif reason is None:
             self._taken.add(episode.id)
         instances = instances_of(episode)
-        retried = {name for trace in episode.traces for name in replaced_calls(trace.calls)}
+        unheard: dict[str, Unheard] = {}
+        for trace in episode.traces:
+            unheard |= unheard_calls(trace.calls)
         origin = origin_of(episode)
         begun = len(self.rows)
         top: dict[str, float | None] = {}
@@ -193,7 +195,7 @@ class _Cutter:
             reward = None if reason else self._propagate(instance)
             why = reason or _unscored(reward)
             learns = self._wants(instance, frozen)
-            found = self._cut(instance, origin, reward, why, retried) if learns else 0
+            found = self._cut(instance, origin, reward, why, unheard) if learns else 0
             if reward is None or why:
                 continue
             root = instance.root
@@ -214,13 +216,20 @@ class _Cutter:
             return False
         return self._seats is None or instance.seat in self._seats
 
-    def _cut(self, instance: Instance, origin: str, reward: float | None, reason: str | None, retried: set[str]) -> int:
+    def _cut(
+        self,
+        instance: Instance,
+        origin: str,
+        reward: float | None,
+        reason: str | None,
+        unheard: Mapping[str, Unheard],
+    ) -> int:
         """Makes the rows of an instance and says how many."""
         lineages: dict[str, list[CallRecord]] = {}
         for call in instance.calls:
             self.report.calls += 1
             self.report.captured_tokens += len(call.token_ids or ())
-            unfit = reason or ("retried" if call.call_id in retried else _unfit(call))
+            unfit = reason or unheard.get(call.call_id) or _unfit(call)
             if unfit is None:
                 lineages.setdefault(call.policy or call.model, []).append(call)
             else:

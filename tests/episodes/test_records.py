@@ -43,6 +43,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "Json": json_values,
     "dict[str, Json] | None": st.none() | objects,
     "list[int] | None": st.none() | st.lists(st.integers(0, 1000), max_size=4),
+    "list[str] | None": st.none() | st.lists(text, max_size=3),
     "list[float] | None": st.none() | st.lists(numbers, max_size=4),
     "Target": st.sampled_from(["episode", "seat", "trace", "call"]),
 }

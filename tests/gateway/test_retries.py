@@ -153,34 +153,54 @@ async def test_a_count_that_is_none_marks_nothing(count: str) -> None:
 def test_one_key_for_different_bodies_marks_no_retry() -> None:
     """As a client has that sets the header once for all it asks."""
     calls, place = RecentCalls(), ("e", "a", "t")
-    assert [calls.add(place, Mark(0, b"k"), body, "c")[1] for body in (b"x", b"y", b"z")] == [None, None, None]
-    assert calls.add(place, Mark(0, b"k"), b"x", "again")[1] == "c"
+    assert [calls.add(place, Mark(0, b"k"), body, "c")[1] for body in (b"x", b"y", b"z")] == [(), (), ()]
+    assert calls.add(place, Mark(0, b"k"), b"x", "again")[1] == ("c",)
 
 
-def test_of_equal_calls_the_one_without_an_answer_is_repeated() -> None:
+def test_of_equal_calls_the_one_that_failed_is_repeated_and_then_the_only_other() -> None:
     calls, place = RecentCalls(), ("e", "a", "t")
-    answered, _ = calls.add(place, Mark(0, None), b"x", "answered")
-    calls.add(place, Mark(0, None), b"x", "failed")
-    answered.answered = True
-    assert calls.add(place, Mark(1, None), b"x", "r1")[1] == "failed"
+    calls.add(place, Mark(0, None), b"x", "answered")
+    failed, _ = calls.add(place, Mark(0, None), b"x", "failed")
+    failed.failed = True
+    assert calls.add(place, Mark(1, None), b"x", "r1")[1] == ("failed",)
     # Its client saw none of the answer after all.
-    assert calls.add(place, Mark(1, None), b"x", "r2")[1] == "answered"
-    assert calls.add(place, Mark(1, None), b"x", "r3")[1] is None
-    assert calls.add(place, Mark(2, None), b"x", "r4")[1] == "r1"
-    assert calls.add(place, Mark(1, None), b"y", "r5")[1] is None
+    assert calls.add(place, Mark(1, None), b"x", "r2")[1] == ("answered",)
+    assert calls.add(place, Mark(1, None), b"x", "r3")[1] == ()
+    assert calls.add(place, Mark(2, None), b"y", "r4")[1] == ()
 
 
-@given(st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 3)), max_size=40))
-def test_no_call_is_repeated_twice_and_every_retry_follows_the_try_before_it(tries: list[tuple[str, int]]) -> None:
+def test_of_several_equal_calls_of_which_none_failed_it_is_not_guessed_which_is_repeated() -> None:
+    calls, place = RecentCalls(), ("e", "a", "t")
+    tries = [calls.add(place, Mark(0, None), b"x", name)[0] for name in ("k1", "k2", "k3")]
+    assert calls.add(place, Mark(1, None), b"x", "r1")[1] == ("k1", "k2", "k3")
+    tries[1].failed = True
+    assert calls.add(place, Mark(1, None), b"x", "r2")[1] == ("k2",)
+    assert calls.add(place, Mark(1, None), b"x", "r3")[1] == ("k1", "k3")
+    assert calls.add(place, Mark(2, None), b"x", "r4")[1] == ("r1", "r2", "r3")
+
+
+async def test_a_retry_that_fits_several_answered_calls_names_them_all(run: RunHandle) -> None:
+    for _ in range(2):
+        assert await send(run) == 200
+    assert await send(run, x_stainless_retry_count="1") == 200
+    first, second, again = await records(run)
+    assert again["retry_among"] == [first["call_id"], second["call_id"]] and "retry_of" not in again
+
+
+@given(st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 3), st.booleans()), max_size=40))
+def test_no_call_is_repeated_twice_and_every_retry_follows_the_try_before_it(
+    tries: list[tuple[str, int, bool]],
+) -> None:
     calls, ids = RecentCalls(), map(str, itertools.count())
     seen: dict[str, tuple[str, int]] = {}
     repeated: set[str] = set()
-    for body, attempt in tries:
+    for body, attempt, fails in tries:
         call = next(ids)
-        _, of = calls.add(("e", "a", "t"), Mark(attempt, None), body.encode(), call)
-        if of is not None:
-            assert seen[of] == (body, attempt - 1) and of not in repeated
-            repeated.add(of)
+        this, found = calls.add(("e", "a", "t"), Mark(attempt, None), body.encode(), call)
+        this.failed = fails
+        assert all(seen[of] == (body, attempt - 1) and of not in repeated for of in found)
+        if len(found) == 1:
+            repeated.update(found)
         seen[call] = (body, attempt)
 
 

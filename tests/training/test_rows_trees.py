@@ -53,7 +53,7 @@ class Forest:
         if mine:
             old = rng.choice(mine)
             asked, said = old.prompt_token_ids or [], old.token_ids or []
-            match rng.randrange(7):
+            match rng.randrange(8):
                 case 0 | 1:  # the conversation goes on, or forks
                     prompt = asked + said + self.words(0, 3)
                 case 2:  # its context is compressed: the head stays, a summary follows
@@ -64,15 +64,19 @@ class Forest:
                 case 4:  # the same is asked and said again: whoever continues it has two possible parents
                     prompt, sampled = list(asked), list(said)
                 case 5:  # a retry, marked as one
-                    prompt, fields = list(asked), {"retry_of": old.call_id}
+                    prompt, fields = list(asked), {"retry_of": old.choice_of or old.call_id}
                     if rng.random() < 0.5:
                         sampled = list(said)
+                case 6:  # another choice of the same answer, with its marks
+                    prompt, fields = list(asked), {"choice_of": old.choice_of or old.call_id}
+                    fields |= {"retry_of": old.retry_of, "status": old.status, "model": old.model}
                 case _:  # something new
                     pass
-        if rng.random() < 0.15:
-            fields["status"] = "upstream_error"
-        if rng.random() < 0.1:
-            fields["model"] = "other"
+        if "choice_of" not in fields:
+            if rng.random() < 0.15:
+                fields["status"] = "upstream_error"
+            if rng.random() < 0.1:
+                fields["model"] = "other"
         number = len(self.calls)
         logprobs = [-(number + 1.0) - place / 100 for place in range(len(sampled))]
         self.calls.append(
@@ -99,15 +103,15 @@ class Forest:
 
     def superseded(self) -> set[str]:
         """The answered calls that a later answered attempt at the same call replaces."""
-        attempts: defaultdict[str, list[CallRecord]] = defaultdict(list)
+        attempts: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
         known = {call.call_id: call for call in self.calls}
         for call in self.calls:
-            first = call
+            first = known[call.choice_of or call.call_id]
             while first.retry_of is not None:
                 first = known[first.retry_of]
             if call.status == "ok":
-                attempts[first.call_id].append(call)
-        return {call.call_id for calls in attempts.values() for call in calls[:-1]}
+                attempts[first.call_id].setdefault(call.choice_of or call.call_id, []).append(call.call_id)
+        return {name for tries in attempts.values() for choices in [*tries.values()][:-1] for name in choices}
 
 
 def threads_by_hand(calls: list[CallRecord]) -> tuple[list[list[str]], set[str]]:

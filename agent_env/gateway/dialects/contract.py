@@ -76,6 +76,14 @@ def counted(record: CallRecord) -> dict[str, Any] | None:
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
+def choices_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """An answer as one of each of its choices; itself alone, where it has one or none."""
+    choices = response.get("choices")
+    if not isinstance(choices, list) or len(choices) < 2:
+        return [response]
+    return [{**response, "choices": [choice]} for choice in choices]
+
+
 def first_choice(response: Mapping[str, Any]) -> dict[str, Any] | None:
     """The choice that a record tells of; None for an answer that has none."""
     choices = response.get("choices")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_env.episodes import CallRecord, EdgeRecord, Episode, MessageNode, Trace, message_graph
-from agent_env.episodes.attempts import replaced_calls
+from agent_env.episodes.attempts import unheard_calls
 from agent_env.episodes.lines import LineReader, replacing
 from agent_env.errors import ProtocolError
 from agent_env.training.exports.verifiers_messages import messages_of
@@ -64,7 +64,7 @@ def read(path: str | Path) -> Iterator[Episode]:
 
 def _episode(episode: Episode) -> Record:
     instances = instances_of(episode)
-    retried = {name for trace in episode.traces for name in replaced_calls(trace.calls)}
+    retried = {name for trace in episode.traces for name in unheard_calls(trace.calls)}
     versions = [version for instance in instances for version in _versions(instance)]
     run: Record | None = None
     if episode.run is not None:

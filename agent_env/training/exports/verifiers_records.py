@@ -13,7 +13,10 @@ Record: TypeAlias = dict[str, Any]
 KEY = "agent_env"
 """Where a trace's `info` has what verifiers has no field for."""
 
-TOLD = ("call_id", "parent_call_id", "policy", "policy_version", "policy_version_end", "retry_of", "finish_reason")
+TOLD = (
+    *("call_id", "parent_call_id", "policy", "policy_version", "policy_version_end", "retry_of", "choice_of"),
+    "finish_reason",
+)
 """The fields of a `CallRecord` that verifiers has none for, or with another meaning."""
 
 
