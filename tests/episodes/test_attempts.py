@@ -67,7 +67,7 @@ def test_whatever_the_marks_an_answer_that_no_mark_names_is_heard(data: st.DataO
         marks = {"retry_among": among} if len(among) > 1 else {"retry_of": among[0]} if among else {}
         calls.append(call(name, status=status, **marks))
     found = unheard_calls(calls)
-    named = {name for one in calls for name in (one.retry_among or [one.retry_of])}
+    named = {name for one in calls for name in (*(one.retry_among or ()), one.retry_of)}
     circles = any(one.retry_of is not None for one in calls)
     assert all(one.status == "ok" for one in calls if one.call_id in found)
     assert circles or found.keys() <= named
