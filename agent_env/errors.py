@@ -5,6 +5,7 @@
     │   ├── InvalidArguments      invalid_arguments       send what the schema in the message asks for
     │   ├── UnknownTool           unknown_tool            call one of the tools that the message lists
     │   ├── UnknownSession        unknown_session         open a new session; this one is gone or never yours
+    │   ├── RunClosed             run_closed              nothing more is taken for this run; its owner may open it again
     │   ├── MessageTooLarge       message_too_large       send less
     │   ├── RequestTimeout        request_timeout         send the request faster, or in one go
     │   ├── UnsupportedContent    unsupported_content     send parts that the card's modes list
@@ -101,6 +102,13 @@ class UnknownSession(RequestError):
 
     code = "unknown_session"
     http_status = 404
+
+
+class RunClosed(RequestError):
+    """The run was closed by its owner, perhaps while the call was under way."""
+
+    code = "run_closed"
+    http_status = 410
 
 
 class MessageTooLarge(RequestError):

@@ -47,6 +47,7 @@ from agent_env.net.uploads import BODY_SECONDS, timely
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 MODEL_SECONDS = 600.0
+CLOSE_SECONDS = 5.0
 
 
 class Gateway:
@@ -70,6 +71,9 @@ class Gateway:
 
     A record that was acknowledged is on disk. A run that is opened again with its secret, by this process or a later
     one, has all of them. The tokens of seats are minted from the secret by whoever opened the run (`RunHandle`).
+
+    Closing a run refuses its further calls and those that are held. Calls under way have `close_seconds` to end, none
+    where the journal is dropped; then they are ended. Either way the record of each is on disk before the run is closed.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Gateway:
         model_seconds: float = MODEL_SECONDS,
         body_seconds: float = BODY_SECONDS,
         rest_seconds: float = REST_SECONDS,
+        close_seconds: float = CLOSE_SECONDS,
     ) -> None:
         self.directory = Path(directory)
         self.admin_token = admin_token or secrets.token_urlsafe(32)
@@ -89,6 +94,7 @@ class Gateway:
         self._max_reply = max_reply_bytes
         self._model_seconds = model_seconds
         self._body_seconds = body_seconds
+        self._close_seconds = close_seconds
         self._runs: dict[str, OpenRun] = {}
         self._policies = Policies(rest_seconds)
 
@@ -130,7 +136,7 @@ class Gateway:
                 await self._collect(opened, parse(await read_body(scope, receive, self._max_body)), send)
             case "POST", ["runs"]:
                 self._check_admin(scope)
-                await reply_json(send, 200, self._open(parse(await read_body(scope, receive, self._max_body))))
+                await reply_json(send, 200, await self._open(parse(await read_body(scope, receive, self._max_body))))
             case method, ["runs", run, "policies", *rest]:
                 name, verb = asked_of(method, rest)
                 await self._steer(self._own(scope, run).seating.named(name), verb, scope, receive, send)
@@ -139,7 +145,7 @@ class Gateway:
                 name, verb = asked_of(method, rest)
                 await self._steer(self._policies.named(name), verb, scope, receive, send)
             case "DELETE", ["runs", run]:
-                self._close(self._own(scope, run), drop=scope["query_string"] == b"journal=drop")
+                await self._close(self._own(scope, run), drop=scope["query_string"] == b"journal=drop")
                 await reply(send, 200, b"{}")
             case "GET", ["health"]:
                 data = {"status": "healthy", "runs": len(self._runs)}
@@ -161,13 +167,15 @@ class Gateway:
             request = ModelRequest(dialect, body, headers)
             checked_name("call id", turn)
             try:
-                admission = await (while_there(receive, found.enter(seat)) if found.holds(seat) else found.enter(seat))
+                while found.holds(seat):
+                    await while_there(receive, found.hold(seat))
             except AtCapacity:
                 found.recent.refuse((episode, seat, turn), mark_of(headers), body)
                 raise
-            with admission:
+            with found.enter(seat) as admission:
                 call = ModelCall(found, episode, seat, turn, request, admission, self._max_reply)
-                await call.play(receive, send, self._model_seconds)
+                with found.under_way(call):
+                    await call.play(receive, send, self._model_seconds)
         except AgentEnvError as error:
             status = dialect.status(error)
             await reply_error(send, error, dialect.refusal(status, error.to_wire()), status=status)
@@ -197,7 +205,7 @@ class Gateway:
             raise UnknownTool(f"the gateway has no open run {name!r}; open it with POST /runs")
         return run
 
-    def _open(self, wanted: Any) -> dict[str, str]:
+    async def _open(self, wanted: Any) -> dict[str, str]:
         if not isinstance(wanted, Mapping) or not isinstance(wanted.get("seats"), Mapping) or not wanted["seats"]:
             raise InvalidArguments('a run is opened with {"seats": {seat: {"model": …, "endpoints": [url, …]}}}')
         seats = {
@@ -206,24 +214,28 @@ class Gateway:
         }
         name = checked_name("run", str(wanted.get("run") or new_call_id()))
         secret = checked_secret(wanted.get("secret") or new_secret())
-        run = self._runs.get(name)
+        while (run := self._runs.get(name)) is not None and run.closed:
+            await run.gone.wait()
         seating = Seating(name, seats, self._policies, None if run is None else run.seating)
         if run is None:
             # The journal is bound to the secret, so it is made last: what was refused must not keep the name.
             self._runs[name] = OpenRun(name, secret, seating, Journal(self.directory / f"{name}.jsonl", name, secret))
         elif hmac.compare_digest(run.secret.encode(), secret.encode()):
-            seating.take()
-            run.seating = seating
+            run.reseat(seating)
         else:
             raise Forbidden(f"the run {name!r} is open with another secret; choose another name")
         self._policies.hold(name, seating.shared())
         return {"run": name, "secret": secret}
 
-    def _close(self, run: OpenRun, *, drop: bool) -> None:
+    async def _close(self, run: OpenRun, *, drop: bool) -> None:
+        if run.closed:
+            await run.gone.wait()  # somebody else closes it already
+            return
+        # What is dropped need not become whole.
+        await run.close(0.0 if drop else self._close_seconds)
         del self._runs[run.name]
-        run.closed = True
+        run.gone.set()
         self._policies.hold(run.name, ())
-        run.journal.close()
         if drop:
             run.journal.path.unlink()
 

@@ -28,6 +28,7 @@ class Journal:
         self._buffer: list[tuple[str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self.path = path
+        self.closed = False
         self._file = LineFile(path)
         proof = hashlib.sha256(secret.encode()).hexdigest()
         try:
@@ -42,9 +43,12 @@ class Journal:
     def append(self, episode: str, lines: Sequence[bytes]) -> asyncio.Future[None]:
         """Takes lines, each with its end; the future is done once they are safe, or has a `TransportError`."""
         loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        if self.closed:
+            waiter.set_exception(TransportError(f"the journal {self.path.name!r} is closed and takes no record"))
+            return waiter
         if not self._waiters:
             loop.call_soon(self._commit)
-        waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.append(waiter)
         self._buffer.extend((episode, line) for line in lines)
         return waiter
@@ -56,8 +60,8 @@ class Journal:
 
     def close(self) -> None:
         """Writes what is waiting and closes the file, which stays."""
-        if self._waiters:
-            self._commit()
+        self.closed = True
+        self._commit()
         self._file.close()
 
     def _commit(self) -> None:

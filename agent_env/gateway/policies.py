@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -75,7 +75,7 @@ class OpenPolicy:
         self.held = 0
         self._pauses: dict[str, _Pause] = {}
         self._idle = asyncio.Event()
-        self._resumed = asyncio.Event()
+        self._stirred = asyncio.Event()
         self._rest_seconds = rest_seconds
         self._resting: dict[tuple[str, int, bool], float] = {}
 
@@ -84,22 +84,20 @@ class OpenPolicy:
         """Whether it takes no call now."""
         return bool(self._pauses) and bool(self._paused())
 
-    async def admit(self) -> Admission:
-        """Lets a call in, which is under way while the block of the admission runs; enter it at once.
+    async def hold(self, wanted: Callable[[], bool]) -> None:
+        """Waits until it takes calls, or the call that waits is not `wanted` any more.
 
-        While the policy is paused a call waits as long as the pauses hold calls; then it is refused: `AtCapacity`.
+        A call is held as long as the pauses hold calls; then it is refused: `AtCapacity`.
         """
-        if self._pauses:
-            self.held += 1
-            try:
-                await self._hold()
-            finally:
-                self.held -= 1
-        return Admission(self)
+        self.held += 1
+        try:
+            await self._hold(wanted)
+        finally:
+            self.held -= 1
 
-    async def _hold(self) -> None:
+    async def _hold(self, wanted: Callable[[], bool]) -> None:
         came = time.monotonic()
-        while self._pauses and (pauses := self._paused()):
+        while self._pauses and wanted() and (pauses := self._paused()):
             now = time.monotonic()
             left = came + max(pause.hold for pause in pauses) - now
             if left <= 0:
@@ -111,7 +109,13 @@ class OpenPolicy:
                 )
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, max(pause.until for pause in pauses) - now)):
-                    await self._resumed.wait()
+                    await self._stirred.wait()
+
+    def stir(self) -> None:
+        """Has the calls that are held look whether they still have to be, and are still wanted."""
+        # Whoever waits is woken by the first; whoever comes later waits for the next time.
+        self._stirred.set()
+        self._stirred.clear()
 
     def pause(self, *, retry_after: float, seconds: float, hold: float = 0.0, pause: str | None = None) -> str:
         """Takes no call until `resume` gets what this returns, and no longer than `seconds`.
@@ -121,7 +125,6 @@ class OpenPolicy:
         """
         pause = pause or secrets.token_hex(8)
         self._pauses[pause] = _Pause(time.monotonic() + seconds, retry_after, hold)
-        self._resumed.clear()
         return pause
 
     def resume(self, pause: str | None = None) -> None:
@@ -130,8 +133,7 @@ class OpenPolicy:
             self._pauses.clear()
         else:
             self._pauses.pop(pause, None)
-        if not self._paused():
-            self._resumed.set()
+        self.stir()
 
     async def drain(self, seconds: float) -> None:
         """Waits until no call is under way; raises `DeadlineExceeded` when some still are after `seconds`."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from agent_env.errors import InvalidArguments, UnknownTool
+from agent_env.errors import AgentEnvError, InvalidArguments, RunClosed, UnknownTool
 from agent_env.gateway.dialects import DIALECTS
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import Admission, OpenPolicy, Policies, Served
 from agent_env.gateway.retries import RecentCalls
 from agent_env.gateway.tokens import checked_name, opens
+
+log = logging.getLogger("agent_env.gateway")
+
+_ENDING_SECONDS = 15.0
+"""How long calls that are told to end may take for it: their prompt's tokens may have to be asked for."""
 
 DEFAULT_DIALECTS = ("chat", "completions")
 """What servers of open models speak, with their tokens."""
@@ -163,6 +171,11 @@ class Seating:
             policy.declare(served)
         self._changed.clear()
 
+    def stir(self) -> None:
+        """Has the calls that are held look whether they still have to be."""
+        for policy in self.played.values():
+            policy.stir()
+
     def _named_by_runs(self, run: str, seat: str, name: str, served: Served) -> OpenPolicy:
         twice = next((open_ for open_ in self.played.values() if open_.name == name), None)
         if twice is None:
@@ -213,8 +226,17 @@ class Seating:
         return next(iter(found.values()))
 
 
+class UnderWay(Protocol):
+    """A call that a run has to end before it is closed."""
+
+    def end(self, error: AgentEnvError) -> None:
+        """Has the call end with this error, unless its answer is whole already."""
+        ...
+
+
 class OpenRun:
-    """One run: its secret, its journal, and its seating, which is replaced as a whole or not at all."""
+    """One run: its secret, its journal, its calls under way, and its seating, which is replaced as a whole or not at
+    all."""
 
     def __init__(self, name: str, secret: str, seating: Seating, journal: Journal) -> None:
         self.name = name
@@ -223,25 +245,75 @@ class OpenRun:
         self.journal = journal
         self.recent = RecentCalls()
         self.closed = False
+        self.gone = asyncio.Event()
+        self._calls: set[UnderWay] = set()
+        self._idle = asyncio.Event()
 
     @property
     def seats(self) -> Mapping[str, SeatPolicy]:
         """The policies by seat."""
         return self.seating.policies
 
+    def reseat(self, seating: Seating) -> None:
+        """Goes by another seating from now on; calls that are held for a policy that left their seat are woken."""
+        before, self.seating = self.seating, seating
+        seating.take()
+        before.stir()
+
     def holds(self, seat: str) -> bool:
         """Whether a call of the seat would have to wait for its policy."""
         policy = self.seating.played.get(seat)
-        return policy is not None and policy.paused
+        return not self.closed and policy is not None and policy.paused
 
-    async def enter(self, seat: str) -> Admission:
-        """Lets a call of a seat in as soon as its policy takes calls; raises `UnknownTool` where the seat, or the run,
-        was gone by then, and what `OpenPolicy.admit` raises."""
-        while not self.closed and (policy := self.seating.played.get(seat)) is not None:
-            admission = await policy.admit()
-            if not self.closed and self.seating.played.get(seat) is policy:
-                return admission
-        raise UnknownTool(f"the seat {seat!r} has left the run {self.name!r}, or the run was closed; open it again")
+    async def hold(self, seat: str) -> None:
+        """Waits while the seat's policy is paused, the run is open and the policy plays the seat; raises what
+        `OpenPolicy.hold` raises."""
+        if (policy := self.seating.played.get(seat)) is not None:
+            await policy.hold(lambda: not self.closed and self.seating.played.get(seat) is policy)
+
+    def enter(self, seat: str) -> Admission:
+        """Lets a call of a seat in; enter what it returns at once. Raises `RunClosed`, and `UnknownTool` where the seat
+        has gone."""
+        if self.closed:
+            raise RunClosed(f"the run {self.name!r} was closed, so it takes no call; open it again for more")
+        policy = self.seating.played.get(seat)
+        if policy is None:
+            raise UnknownTool(f"the seat {seat!r} has left the run {self.name!r}; open the run again with it")
+        return Admission(policy)
+
+    @contextmanager
+    def under_way(self, call: UnderWay) -> Generator[None]:
+        """While the block runs the run is not closed, unless `end` does not end the call."""
+        self._calls.add(call)
+        try:
+            yield
+        finally:
+            self._calls.discard(call)
+            if not self._calls:
+                self._idle.set()
+
+    async def close(self, seconds: float) -> None:
+        """Takes no call any more, and closes the journal when none is under way.
+
+        Calls that are held are refused. Those that are under way have `seconds` to end; then each is ended, with its
+        record, and its caller told `RunClosed`.
+        """
+        self.closed = True
+        self.seating.stir()
+        if not await self._ended_within(seconds):
+            for call in tuple(self._calls):
+                call.end(RunClosed(f"the run {self.name!r} was closed before this call had its answer"))
+            if not await self._ended_within(_ENDING_SECONDS):
+                log.error("%d calls of the run %r did not end when it was closed", len(self._calls), self.name)
+        self.journal.close()
+
+    async def _ended_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._calls:
+                    self._idle.clear()
+                    await self._idle.wait()
+        return not self._calls
 
     def admits(self, episode: str, seat: str | None, token: str) -> bool:
         """Tells whether the token opens this seat in this episode; without a seat, whether it opens any."""
