@@ -57,12 +57,12 @@ def finished(process: subprocess.Popen[str]) -> str:
 
 
 def stopped(process: subprocess.Popen[str], folder: Path, pattern: str) -> str:
-    """Stops a program as soon as there is such a file, as a terminal does at Ctrl-C: its agents and its gateway hear it
-    as well. Gives what it printed."""
+    """Stops a program as soon as something is in such a file, as a terminal does at Ctrl-C: its agents and its gateway
+    hear it as well. Gives what it printed."""
     ended = time.monotonic() + SECONDS
-    while not [*folder.glob(pattern)]:
+    while not any(found.stat().st_size for found in folder.glob(pattern)):
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < ended, f"{pattern} has not come"
+        assert time.monotonic() < ended, f"nothing is in {pattern}"
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     shown, _ = process.communicate(timeout=120)

@@ -1,52 +1,42 @@
-"""The example `smollm`, on the real model: evaluated through llama.cpp, and trained by one gradient step a seat."""
+"""The example `smollm`, on the real model: evaluated through llama.cpp, and trained by two gradient steps a seat,
+stopped between them."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from importlib.metadata import distribution
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from programs import ROOT, finished, started, stopped, with_metadata
 
 from agent_env.episodes import CallRecord, Episode, open_episodes
 from agent_env.training import cut_rows
 from agent_env.training.checkpoints import Run
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "multiagent" / "smollm"
 MODEL = ROOT / ".venvs" / "smollm-model" / "SmolLM2-135M-Instruct"
 SEATS = ["editor", "writer"]
-SECONDS = 540
+TWO_STEPS = ("--updates", "2", "--tasks", "1", "--group", "4")
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(1800)]
 
-Example: TypeAlias = Callable[..., tuple[Path, str]]
+Start: TypeAlias = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
 RunPeer: TypeAlias = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def example(peer_python: Callable[[str], Path], tmp_path: Path) -> Iterator[Example]:
-    """Runs a program of the example, and gives the folder of its run and what it printed."""
-    metadata = tmp_path / "metadata" / "agent_env-0.dist-info"
-    metadata.mkdir(parents=True)
-    for name in ("METADATA", "entry_points.txt"):
-        (metadata / name).write_text(distribution("agent-env").read_text(name) or "", "utf-8")
-    paths = [ROOT, ROOT / "cards", ROOT / "wrappers", metadata.parent]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1"}
+def start(peer_python: Callable[[str], Path], tmp_path: Path) -> Iterator[Start]:
+    """Starts a program of the example: `with start("train.py", …) as process`."""
+    metadata = with_metadata(tmp_path)
 
-    def run(program: str, *flags: str) -> tuple[Path, str]:
-        command = [peer_python("smollm"), "-W", "error", EXAMPLE / program, *flags]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
-        if ran.returncode:
-            pytest.fail(f"{program} failed:\n{ran.stdout}{ran.stderr}", pytrace=False)
-        found = [folder for folder in (tmp_path / "runs").glob("*") if (folder / "episodes.db").exists()]
-        return (found[0] if found else tmp_path), ran.stdout
+    def run(program: str, *flags: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started(peer_python("smollm"), "-W", "error", EXAMPLE / program, *flags, metadata=metadata)
 
     yield run
     # Checkpoints have gigabytes, which pytest would keep.
@@ -54,9 +44,11 @@ def example(peer_python: Callable[[str], Path], tmp_path: Path) -> Iterator[Exam
 
 
 def test_a_team_on_a_real_model_is_evaluated_through_the_gateway_and_every_sampled_token_makes_a_row(
-    example: Example, run_peer: RunPeer, tmp_path: Path
+    start: Start, run_peer: RunPeer, tmp_path: Path
 ) -> None:
-    folder, shown = example("evaluate.py", "--episodes", "4", "--runs", str(tmp_path / "runs"))
+    with start("evaluate.py", "--episodes", "4", "--runs", tmp_path / "runs") as process:
+        shown = finished(process)
+    (folder,) = (tmp_path / "runs").iterdir()
     episodes = episodes_of(folder)
     assert [episode.ok for episode in episodes] == [True] * 4
     assert {(e.caller_seat, e.callee_seat) for episode in episodes for e in episode.edges} >= {("writer", "editor")}
@@ -84,39 +76,53 @@ def test_a_team_on_a_real_model_is_evaluated_through_the_gateway_and_every_sampl
     assert f"8 rows of 8 model calls: {report.captured_tokens} of {report.captured_tokens} sampled tokens" in shown
 
     # They are the model's own tokens and logprobs, as its weights in another engine say, which rounds in other places.
-    example("model.py", "convert", str(MODEL))
+    with start("model.py", "convert", MODEL) as process:
+        finished(process)
     seen = run_peer("smollm", "smollm_logprobs.py", folder, "", MODEL)
     assert seen["renders"] == [True] * 8 and seen["rows"] == 8
     (apart,) = seen["distances"]
     assert sorted(apart) == SEATS and max(apart.values()) < 0.2, apart
 
 
-def test_one_gradient_step_of_each_seat_is_saved_read_again_and_served_as_the_next_version(
-    example: Example, run_peer: RunPeer, tmp_path: Path
+def test_a_training_that_was_stopped_goes_on_and_what_it_saves_is_read_again_and_served_as_the_next_version(
+    start: Start, run_peer: RunPeer, tmp_path: Path
 ) -> None:
-    flags = ("--updates", "1", "--tasks", "2", "--group", "4", "--model", str(MODEL))
-    folder, shown = example("train.py", *flags, "--runs", str(tmp_path / "runs"))
+    runs = tmp_path / "runs"
+    with start("train.py", *TWO_STEPS, "--model", MODEL, "--runs", runs) as process:
+        told = stopped(process, runs, "*/curve.jsonl")
+    (folder,) = runs.iterdir()
     run = Run.read(folder)
-    (line,) = run.curve()
-    episodes = episodes_of(folder)
-    trained, after = ([e for e in episodes if e.info["phase"] == phase] for phase in ("training", "after"))
-    assert (run.state, len(trained), len(after)) == ("finished", 8, 2) and all(episode.ok for episode in episodes)
-    assert {(call.seat, call.policy_version) for call in calls(trained)} == {(seat, 0) for seat in SEATS}
-    assert {(call.seat, call.policy_version) for call in calls(after)} == {(seat, 1) for seat in SEATS}
-    assert "by versions {'writer': [1], 'editor': [1]}" in shown
-    for seat in SEATS:
-        lesson = line["policies"][seat]
-        sampled = sum(len(call.token_ids or ()) for call in calls(trained) if call.seat == seat)
-        assert (lesson["rows"], lesson["tokens"]) == (8, sampled) and lesson["gradient_norm"] > 0
+    before, checkpoint = run.curve(), run.latest()
+    assert f"stopped; go on with --resume {folder}" in told
+    assert checkpoint is not None and (run.state, checkpoint.update, len(before)) == ("stopped", 1, 1)
 
-    # What answered are the weights that were saved, each seat's its own, and no longer those before the step.
-    checkpoint = run.latest()
-    assert checkpoint is not None
+    with start("train.py", "--resume", "--runs", runs) as process:
+        shown = finished(process)
+    curve, checkpoint = run.curve(), run.latest()
+    assert [line["update"] for line in curve] == [1, 2] and curve[:1] == before
+    assert checkpoint is not None and (Run.read(folder).state, checkpoint.update) == ("finished", 2)
+    assert "update 1:" not in shown and "update 2:" in shown and "by versions {'writer': [2], 'editor': [2]}" in shown
+    episodes = [episode for episode in episodes_of(folder) if episode.ok]
+    for number, line in enumerate(curve, 1):
+        # The second update is played by what the first one came to, also by what of it was stopped.
+        trained = [e for e in episodes if e.info["phase"] == "training" and e.info["update"] == number]
+        assert len(trained) >= 4 and (number > 1 or len(trained) == 4)
+        assert {(call.seat, call.policy_version) for call in calls(trained)} == {(seat, number - 1) for seat in SEATS}
+        for seat in SEATS:
+            lesson = line["policies"][seat]
+            sampled = sum(len(call.token_ids or ()) for call in calls(trained[-4:]) if call.seat == seat)
+            assert (lesson["rows"], lesson["tokens"]) == (4, sampled) and lesson["gradient_norm"] > 0
+    after = [episode for episode in episodes if episode.info["phase"] == "after"]
+    assert len(after) == 1 and {(call.seat, call.policy_version) for call in calls(after)} == {
+        (seat, 2) for seat in SEATS
+    }
+
+    # What answered are the weights that were saved, each seat's its own, and no longer those before the steps.
     saved = [checkpoint.path(seat) for seat in SEATS]
     for place in saved:
         assert json.loads((place / "config.json").read_text())["model_type"] == "llama"
     seen = run_peer("smollm", "smollm_logprobs.py", folder, "after", *saved, MODEL)
-    assert all(seen["renders"]) and (seen["rows"], seen["delivered"]) == (4, 1.0)
+    assert all(seen["renders"]) and (seen["rows"], seen["delivered"]) == (2, 1.0)
     by_editor, by_writer, by_fresh = seen["distances"]
     for own, other, seat in ((by_editor, by_writer, "editor"), (by_writer, by_editor, "writer")):
         assert own[seat] < 1e-3 and min(other[seat], by_fresh[seat]) > 5 * own[seat], seen["distances"]

@@ -71,17 +71,20 @@ def test_the_program_trains_both_ways_and_shows_them_side_by_side(start: Start, 
 
 
 def test_a_training_by_trl_that_was_stopped_goes_on_and_its_curve_with_it(start: Start, tmp_path: Path) -> None:
-    steps, told, reached = 4, [], {}
+    runs, steps = tmp_path / "runs", 4
+    told: list[str] = []
+    reached: dict[str, list[dict[str, Any]]] = {}
     for way in WAYS:
         # Stopped in each of the ways: of the second start the first way goes on, and then the second begins.
         with start(*(("--resume",) if told else ("--steps", str(steps), "--evaluated", "48"))) as process:
-            told.append(stopped(process, tmp_path / "runs", f"*/{way}/checkpoint-1/trainer_state.json"))
-        (folder,) = (tmp_path / "runs").iterdir()
+            told.append(stopped(process, runs, f"*/{way}/checkpoint-1/trainer_state.json"))
+        (folder,) = runs.iterdir()
         assert f"stopped; go on with --resume {folder}" in told[-1]
         reached[way] = logged(folder / way)
         assert 1 <= len(reached[way]) < steps
     with start("--resume") as process:
         told.append(finished(process))
+    (folder,) = runs.iterdir()
     check_both_ways(folder, told[-1], steps=steps)
     first, second = WAYS
     for way, starts in ((first, told[:2]), (second, told[1:])):
