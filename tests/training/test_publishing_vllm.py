@@ -1,8 +1,7 @@
 """Publishing to vLLM: adapters are loaded by its documented request, everywhere or nowhere.
 
 The server here is none of vLLM's, which needs a GPU. It takes exactly the requests that vLLM documents ("LoRA Adapters",
-docs.vllm.ai) and answers as its sources do (vllm-project/vllm at 00153c8b: `entrypoints/serve/lora/api_router.py`,
-`entrypoints/openai/models/serving.py`, `entrypoints/serve/utils/error_response.py`).
+docs.vllm.ai) and answers as its sources do, which tests/contracts/vllm.json names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """agent-lightning v1: rows as rollouts with the events that its gateway records, `model_request` and `reward`.
 
-Checked against the source, not run: `agentlightning/schemas.py`, `server/proxy.py` and `server/routes/events.py`, as
+Checked against the source, not run: `agentlightning/schemas.py` and `server/routes/{rollouts,events}.py`, as
 `tests/contracts/agent_lightning.json` names them. A rollout there has one policy and one reward, and what it records is
 merged in the order of arrival: so each row is a rollout of its own, and agents that run at once do not tear each
 other's conversations apart. Two requests with one prompt count as a retry there; in one row no two prompts are equal.

@@ -1,6 +1,6 @@
 """AReaL: rows as the tensors that `RolloutWorkflow.arun_episode` returns, one trajectory each.
 
-Checked against the source, not run: `areal/workflow/rlvr.py` and `areal/infra/workflow_executor.py`, as
+Checked against the source, not run: `areal/workflow/rlvr.py` and `areal/workflow/multi_turn.py`, as
 `tests/contracts/areal.json` names them.
 """
 
