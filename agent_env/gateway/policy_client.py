@@ -18,7 +18,8 @@ from agent_env.net import bearer_headers, request_json
 Json: TypeAlias = Any
 
 _SECONDS = 30.0
-_UNCHANGED: Final[Any] = object()
+UNCHANGED: Final[Any] = object()
+"""Says of a value, as a default, that it stays what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ class PolicyHandle:
         *,
         model: str | None = None,
         endpoints: Sequence[str] | None = None,
-        api_key: str | None = _UNCHANGED,
-        version: Json = _UNCHANGED,
-        replaces: Json = _UNCHANGED,
+        api_key: str | None = UNCHANGED,
+        version: Json = UNCHANGED,
+        replaces: Json = UNCHANGED,
     ) -> PolicyState:
         """Changes what calls go by from now on; what is left out stays.
 
@@ -122,7 +123,7 @@ class PolicyHandle:
         that `replaces` says.
         """
         wanted: dict[str, Any] = {"api_key": api_key, "version": version, "replaces": replaces}
-        wanted = {name: value for name, value in wanted.items() if value is not _UNCHANGED}
+        wanted = {name: value for name, value in wanted.items() if value is not UNCHANGED}
         if model is not None:
             wanted["model"] = model
         if endpoints is not None:

@@ -22,6 +22,7 @@ from agent_env.errors import (
     TransportError,
 )
 from agent_env.gateway import PolicyHandle, PolicyState
+from agent_env.gateway.policy_client import UNCHANGED
 from agent_env.net.http import shown
 
 W = TypeVar("W")
@@ -58,8 +59,11 @@ class Publisher(Protocol[W_contra]):
         """
         ...
 
-    async def join(self, endpoints: Sequence[str], state: PolicyState) -> None:
-        """Puts the weights that are in place at further endpoints, to which no call goes yet. Raises `PublishFailed`."""
+    async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
+        """Puts the weights that are in place at further endpoints, to which no call goes yet. Raises `PublishFailed`.
+
+        `api_key` is theirs, None for none, and is given where `serve_from` was given one.
+        """
         ...
 
 
@@ -122,17 +126,19 @@ class PublishedPolicy(Generic[W]):
         async with self._lock:
             return await self._settle()
 
-    async def serve_from(self, endpoints: Sequence[str]) -> PolicyState:
+    async def serve_from(self, endpoints: Sequence[str], *, api_key: str | None = UNCHANGED) -> PolicyState:
         """Has the policy's calls answered at these endpoints from now on; new ones get its weights first.
 
-        Nothing pauses: calls that are under way end where they are. Raises `PublishFailed`, with the endpoints as they
-        were.
+        `api_key` is the key of them all, None for none; without it the policy's key stays, and goes to no server that it
+        was not given for: endpoints at another one raise `InvalidArguments`. Nothing pauses: calls that are under way
+        end where they are. That and `PublishFailed` leave the endpoints and their key as they were.
         """
+        key = {} if api_key is UNCHANGED else {"api_key": api_key}
         async with self._lock:
             await self._settle()
             state = await self.policy.state()
-            await self.publisher.join([one for one in endpoints if one not in state.endpoints], state)
-            return await self.policy.change(endpoints=endpoints, replaces=state.version)
+            await self.publisher.join([one for one in endpoints if one not in state.endpoints], state, **key)
+            return await self.policy.change(endpoints=endpoints, replaces=state.version, **key)
 
     async def _publish(self, weights: W, version: int | None) -> int:
         bounds = self.drain_seconds + self.publisher.seconds + 2 * self.settle_seconds
@@ -343,7 +349,7 @@ class InMemory:
                 await anyio.to_thread.run_sync(self._put, before, was)
             raise
 
-    async def join(self, endpoints: Sequence[str], state: PolicyState) -> None:
+    async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
         """Does nothing: another endpoint is another address of this process."""
 
     def _copy(self) -> Weights:

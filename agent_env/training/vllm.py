@@ -15,9 +15,11 @@ from typing import Any
 
 import aiohttp
 import anyio
+from yarl import URL
 
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, InvalidArguments
 from agent_env.gateway import PolicyState
+from agent_env.gateway.policy_client import UNCHANGED
 from agent_env.net import bearer_headers, shared_http, transport_errors
 from agent_env.training.publishing import failure, publish_failed
 
@@ -37,11 +39,12 @@ class VllmLora:
     Each version is an adapter of a name of its own, which the policy's model becomes: no server can answer with
     another one's weights, and none finds the cache of an earlier adapter of its name. `keep` says how many earlier
     versions stay loaded, for opponents and judges of the past. `seconds` bounds the loading, `api_key` is that of the
-    servers' `--api-key`.
+    servers' `--api-key`; servers that come later (`serve_from`) are given their own.
 
     Servers run with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. What is asked of them is
     `POST …/v1/load_lora_adapter {lora_name, lora_path}` and `POST …/v1/unload_lora_adapter {lora_name}`
-    (docs.vllm.ai, "LoRA Adapters": dynamically serving; vllm-project/vllm `entrypoints/serve/lora/api_router.py`).
+    (docs.vllm.ai, "LoRA Adapters": dynamically serving). Checked against the source, not run: the files that
+    `tests/contracts/vllm.json` names.
     """
 
     version = None
@@ -49,7 +52,8 @@ class VllmLora:
     def __init__(self, *, api_key: str | None = None, keep: int = 0, seconds: float = 120.0) -> None:
         self.seconds = seconds
         self.keep = keep
-        self._headers = {} if api_key is None else bearer_headers(api_key)
+        self._key = api_key
+        self._keys: dict[URL, str | None] = {}
         self._loaded: dict[str, dict[str, str]] = {}
 
     @asynccontextmanager
@@ -70,8 +74,20 @@ class VllmLora:
             del loaded[oldest]
             await self._unload(state.endpoints, oldest)
 
-    async def join(self, endpoints: Sequence[str], state: PolicyState) -> None:
-        """Loads the adapters that are in place at further endpoints; see `Publisher`."""
+    async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
+        """Loads the adapters that are in place at further endpoints; see `Publisher`.
+
+        Endpoints at other servers than those of the policy need `api_key`, if there is a key: else `InvalidArguments`.
+        """
+        known = {URL(endpoint).origin() for endpoint in state.endpoints} | self._keys.keys()
+        for origin in [URL(endpoint).origin() for endpoint in endpoints]:
+            if api_key is not UNCHANGED:
+                self._keys[origin] = api_key
+            elif self._key is not None and origin not in known:
+                raise InvalidArguments(
+                    f"the api_key of this VllmLora was not given for {origin}; give `api_key` with the endpoints, None "
+                    "if they take none"
+                )
         for name, path in self._loaded.get(state.policy, {}).items():
             async with self._undone(endpoints, name):
                 await self._load(endpoints, name, path, state)
@@ -107,12 +123,13 @@ class VllmLora:
 
     async def _ask(self, endpoint: str, verb: str, body: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
         url = f"{endpoint.rstrip('/')}/{verb}"
+        key = self._keys.get(URL(endpoint).origin(), self._key)
         try:
             with transport_errors(url):
                 async with shared_http().post(
                     url,
                     json=body,
-                    headers=self._headers,
+                    headers={} if key is None else bearer_headers(key),
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=seconds),
                 ) as response:

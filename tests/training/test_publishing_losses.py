@@ -76,7 +76,7 @@ class Shelf:
             self.weights = before
             raise
 
-    async def join(self, endpoints: Any, state: PolicyState) -> None:
+    async def join(self, endpoints: Any, state: PolicyState, **key: Any) -> None:
         """Has nothing to bring."""
 
 

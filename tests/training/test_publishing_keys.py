@@ -1,0 +1,139 @@
+"""Serving from further places that want a key: each server is shown its own, and no other one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_env.errors import InvalidArguments, PublishFailed
+from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
+from agent_env.net import shared_http
+from agent_env.training import InMemory, Policy, PolicyServer, PublishedPolicy, VllmLora
+from agent_env.training.tiny import WordTokenizer, make_model
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+ADMIN = "admin"
+
+
+class Keyed:
+    """A server in front of an app that refuses whoever does not show its key, and notes what it is shown."""
+
+    def __init__(self, app: Any, key: str | None) -> None:
+        self.app = app
+        self.wanted = None if key is None else f"Bearer {key}"
+        self.shown: list[str | None] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name.lower(): value.decode() for name, value in scope["headers"]}
+        self.shown.append(headers.get(b"authorization"))
+        if self.wanted is None or self.shown[-1] == self.wanted:
+            await self.app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"error": "Unauthorized"}'})
+
+
+class Adapters:
+    """Takes adapters as vLLM does, and answers with the name of the model that it is asked for."""
+
+    def __init__(self) -> None:
+        self.names = {"base"}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message.get("more_body")
+        asked = json.loads(body)
+        match scope["path"].rsplit("/", 1)[1]:
+            case "load_lora_adapter":
+                self.names.add(asked["lora_name"])
+            case "unload_lora_adapter":
+                self.names.remove(asked["lora_name"])
+            case _:
+                assert asked["model"] in self.names
+        message = {"role": "assistant", "content": asked.get("model")}
+        answer = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+@asynccontextmanager
+async def opened(tmp_path: Path, *servers: Keyed, key: str | None) -> AsyncGenerator[tuple[RunHandle, list[str]]]:
+    """A run whose seat `a` is played by the first of the servers, and the endpoints of them all."""
+    gateway = Gateway(tmp_path, admin_token=ADMIN)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(anyio.fail_after(50))
+        url = await stack.enter_async_context(running(gateway))
+        urls = [f"{await stack.enter_async_context(running(server))}/v1" for server in servers]
+        seats = {"a": SeatPolicy("base", (urls[0],), key, policy="solver")}
+        yield await stack.enter_async_context(await RunHandle.open(url, ADMIN, seats)), urls
+    gateway.close()
+
+
+async def status_of(run: RunHandle, episode: str) -> int:
+    seen = run.episode(episode, "a")
+    assert seen.route is not None
+    headers = {"Authorization": f"Bearer {seen.route.token}"}
+    body = {"messages": [{"role": "user", "content": "boat"}], "max_tokens": 2}
+    async with shared_http().post(seen.model_url("c1") + "/chat/completions", json=body, headers=headers) as response:
+        return response.status
+
+
+async def test_a_policy_is_served_from_a_further_place_with_a_key_of_its_own(tmp_path: Path) -> None:
+    tokenizer = WordTokenizer(["boat", "ship"])
+    served = Policy("base", make_model(tokenizer, seed=1), tokenizer)
+    server = PolicyServer([served])
+    first, second = Keyed(server, "one"), Keyed(server, "two")
+    async with opened(tmp_path, first, second, key="one") as (run, (here, there)):
+        policy = PublishedPolicy(run.policy("solver"), InMemory(served))
+        assert await status_of(run, "e1") == 200
+        with pytest.raises(InvalidArguments, match="the api_key of the policy 'solver' was not given for"):
+            await policy.serve_from([there])
+        assert second.shown == [] and (await policy.policy.state()).endpoints == (here,)
+        assert (await policy.serve_from([there], api_key="two")).endpoints == (there,)
+        assert await status_of(run, "e2") == 200
+        assert await policy.publish(served.model.state_dict()) == 1
+        assert await status_of(run, "e3") == 200
+        await policy.serve_from([there], api_key=None)
+        assert await status_of(run, "e4") == 401
+    assert set(first.shown) == {"Bearer one"} and second.shown == ["Bearer two"] * 2 + [None]
+
+
+async def test_adapters_get_to_a_further_place_with_its_key_and_the_first_key_does_not(tmp_path: Path) -> None:
+    first, second, third = Keyed(Adapters(), "one"), Keyed(Adapters(), "two"), Keyed(Adapters(), None)
+    async with opened(tmp_path, first, second, third, key="one") as (run, (here, there, open_)):
+        policy = PublishedPolicy(run.policy("solver"), VllmLora(api_key="one"))
+        await policy.publish(tmp_path / "adapter-1")
+        with pytest.raises(InvalidArguments, match="VllmLora was not given for"):
+            await policy.serve_from([here, there])
+        assert second.shown == []
+        with pytest.raises(PublishFailed, match="said 401: Unauthorized"):
+            await policy.serve_from([there], api_key="wrong")
+        state = await policy.policy.state()
+        assert state.endpoints == (here,) and await status_of(run, "e1") == 200
+        await policy.serve_from([there], api_key="two")
+        assert state.model in second.app.names and await status_of(run, "e2") == 200
+        assert await policy.publish(tmp_path / "adapter-2") == 2
+        assert await status_of(run, "e3") == 200
+        # Back to the first, whose key the policy does not have any more.
+        assert (await policy.serve_from([here], api_key="one")).version == 2 and await status_of(run, "e4") == 200
+        assert (await policy.serve_from([open_], api_key=None)).version == 2 and await status_of(run, "e5") == 200
+    assert set(first.shown) == {"Bearer one"} and set(third.shown) == {None}
+    assert set(second.shown) == {"Bearer wrong", "Bearer two"}
+
+
+async def test_an_address_more_of_the_same_server_needs_no_key_again(tmp_path: Path) -> None:
+    server = Keyed(Adapters(), "one")
+    async with opened(tmp_path, server, key="one") as (run, (here,)):
+        policy = PublishedPolicy(run.policy("solver"), VllmLora(api_key="one"))
+        more = here.removesuffix("/v1") + "/other/v1"
+        assert (await policy.serve_from([here, more])).endpoints == (here, more)
+        assert {await status_of(run, f"e{number}") for number in range(6)} == {200}
