@@ -1,6 +1,6 @@
 """What a call costs on each lane: ratios in one run, with the CPU of both ends.
 
-    python benchmarks/lanes.py [--calls 300] [--json]
+    python benchmarks/lanes.py [--calls 1000] [--json]
 
 The server is a process of its own; the agent returns what it hears. "bare HTTP" is the floor that the network lanes
 stand on: the same client against a route that does nothing but parse and dump JSON. Ratios are against the fastest
@@ -92,12 +92,12 @@ async def measure(
     return Row(lane, concurrency, done / seconds, client_us, server_us)
 
 
-async def run(calls: int, quiet: bool) -> list[Row]:
-    """Measures every lane."""
+async def run(calls: int, folder: str, quiet: bool) -> list[Row]:
+    """Measures every lane; the hub of the processes is in a folder."""
     from agent_env import AgentEnvironment, Environment
     from agent_env.net.http import post_json
 
-    os.environ["AGENT_ENV_HUB"] = str(Path(tempfile.mkdtemp()) / "hub.db")
+    os.environ["AGENT_ENV_HUB"] = str(Path(folder) / "hub.db")
     # Started once, before anything is measured.
     process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -144,19 +144,24 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = asyncio.run(run(options.calls, options.json))
+    with tempfile.TemporaryDirectory() as folder:
+        rows = asyncio.run(run(options.calls, folder, options.json))
+    base = {row.concurrency: row.total_us for row in rows if row.lane == "websocket"}
+    ratios = [row.total_us / base[row.concurrency] for row in rows]
     if options.json:
-        print(json.dumps([asdict(row) | {"total_us": row.total_us} for row in rows], indent=2))
+        found = [
+            asdict(row) | {"total_us": row.total_us, "ratio": ratio} for row, ratio in zip(rows, ratios, strict=True)
+        ]
+        print(json.dumps(found, indent=2))
         return
     table = Table("lane", "concurrency", "calls/s", "client CPU µs", "server CPU µs", "both", "ratio")
-    base = {row.concurrency: row.total_us for row in rows if row.lane == "websocket"}
-    for row in rows:
+    for row, ratio in zip(rows, ratios, strict=True):
         figures = (row.calls_per_second, row.client_us, row.server_us, row.total_us)
         table.add_row(
             row.lane,
             str(row.concurrency),
             *(f"{figure:,.0f}" for figure in figures),
-            f"{row.total_us / base[row.concurrency]:.2f}",
+            f"{ratio:.2f}",
         )
     Console().print(table)
 
