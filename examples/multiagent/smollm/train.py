@@ -11,6 +11,8 @@ import argparse
 import asyncio
 import gc
 import os
+import resource
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -60,7 +62,8 @@ async def main(options: argparse.Namespace, run: Run) -> None:
                 )
     run.finish()
     console.print(table(f"after {options.updates} updates, by versions {versions(episodes)}", episodes))
-    console.print(f"{time.monotonic() - began:.0f} s, all in {run.folder}")
+    seconds = time.monotonic() - began
+    console.print(f"{seconds:.0f} s, {most_memory():.1f} gigabytes of memory at most, all in {run.folder}")
 
 
 async def train(options: argparse.Namespace, run: Run, store: EpisodeStore, folder: Path, console: Console) -> None:
@@ -117,6 +120,12 @@ def versions(episodes: Sequence[Episode]) -> dict[str, list[int]]:
             for call in trace.calls:
                 found[call.seat].add(call.policy_version)
     return {seat: sorted(seen) for seat, seen in found.items()}
+
+
+def most_memory() -> float:
+    """How many gigabytes this process has had at most."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
