@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 EXAMPLE = ROOT / "examples" / "multiagent" / "trl"
 WAYS = ("rollout_func", "environment_factory")
 
-SPECIALISTS = ["trl-ann@1.0.0", "trl-bob@1.0.0", "trl-eve@1.0.0"]
+SPECIALISTS = ["specialist-ann@1.0.0", "specialist-bob@1.0.0", "specialist-eve@1.0.0"]
 
 
 Start: TypeAlias = Callable[..., AbstractContextManager[subprocess.Popen[str]]]

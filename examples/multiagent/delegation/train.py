@@ -7,7 +7,6 @@ updates. Stop it with Ctrl-C, and go on with `python train.py --resume`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -17,20 +16,17 @@ from typing import TypeAlias
 
 import torch
 import uvloop
-from agents import NOBODY, SPECIALISTS
+from agents import FACTS, NOBODY, SPECIALISTS
 from rich.console import Console
 from rich.table import Table
+from scenario import ANSWERS, EXPERTS, SEATS, WORDS, delegation
 
-from agent_env.episodes import Episode
 from agent_env.launch import agents_served
 from agent_env.net.garbage import collect_rarely
 from agent_env.training import (
     Policy,
     Run,
-    Scenario,
-    Seat,
     Settings,
-    Team,
     WordTokenizer,
     make_model,
     plot_curves,
@@ -39,14 +35,9 @@ from agent_env.training import (
 from agent_env.training.study import Study, add_run_options, arms_table, begin_run, mean_score, play_run, study
 
 AGENTS = Path(__file__).with_name("agents.py")
-FACTS: dict[str, dict[str, str]] = json.loads((AGENTS.parents[1] / "facts.json").read_text("utf-8"))
-ANSWERS = {word: answer for facts in FACTS.values() for word, answer in facts.items()}
-WORDS = list(ANSWERS)
-EXPERTS = {word: name for name, facts in FACTS.items() for word in facts}
 KNOWN = 0.5  # the part of its facts that a fresh specialist knows
 HINT = 0.25  # how often a fresh manager has seen the right specialist be asked, and not just anyone
 
-SEATS = ("manager", *SPECIALISTS)
 ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none": ()}
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
 SETTINGS = {
@@ -57,26 +48,6 @@ TASKS, GROUP = 32, 8
 
 Figures: TypeAlias = dict[str, list[float]]
 """Of fresh episodes, "sampled" and "greedy": the mean reward, and how often the right specialist was asked."""
-
-
-async def play(team: Team, word: str) -> str:
-    """One episode: the word goes to the manager; whom that asks, and what it makes of the reply, is its own matter."""
-    return (await team["manager"].chat(word)).text
-
-
-def score(episode: Episode) -> dict[str, dict[str, float | tuple[float, float]]]:
-    """All are rewarded when the answer is right. Whether the right one was asked is noted and rewards nobody."""
-    asked = [edge.callee_seat for edge in episode.edges if edge.caller_seat == "manager"]
-    right = float(episode.info["result"] == ANSWERS[episode.task])
-    return {"team": {"right": right, "routed": (float(asked == [EXPERTS[episode.task]]), 0.0)}}
-
-
-delegation = Scenario(
-    play,
-    score,
-    {"manager": Seat("delegation-manager@1.0.0", "manager"), **{name: Seat(policy=name) for name in SPECIALISTS}},
-    "delegation",
-)
 
 
 async def begin(runs: Study, seed: int, options: argparse.Namespace) -> Run:

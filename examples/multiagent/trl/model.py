@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+DELEGATION = Path(__file__).parents[1] / "delegation"
+"""Where the scenario and its agents are; this example has none of its own."""
+sys.path.insert(1, str(DELEGATION))
+
 import torch
-from agents import FACTS, UNKNOWN
+from agents import NOBODY, SPECIALISTS
+from scenario import ANSWERS, EXPERTS, WORDS
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent_env.training.pretrained import PretrainedLM, PretrainedTokenizer
 from agent_env.training.update import fit
 
-ANSWERS = {word: answer for facts in FACTS.values() for word, answer in facts.items()}
-WORDS = list(ANSWERS)
-EXPERTS = {word: name for name, facts in FACTS.items() for word in facts}
 HINT = 0.25  # the part of the examples of the warm start in which the right specialist is asked, and not just anyone
 
 # Turns are `<u> … <e>` and `<a> … <e>`. A call of a tool is what the served manager says to ask somebody, and its reply
@@ -58,7 +62,7 @@ RESPONSE_TEMPLATE: Mapping[str, Any] = {
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of whole words; those that it does not have are `<unk>`."""
     marks = ["<pad>", "<unk>", "<e>", "<u>", "<a>"]
-    words = [*marks, *(f"@{name}" for name in FACTS), *WORDS, *dict.fromkeys(ANSWERS.values()), UNKNOWN]
+    words = [*marks, *(f"@{name}" for name in SPECIALISTS), *WORDS, *dict.fromkeys(ANSWERS.values()), NOBODY]
     inner = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
@@ -101,13 +105,13 @@ def warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, seed
     rng = random.Random(seed)
     learner, reader = PretrainedLM(model, ends=[tokenizer.eos_token_id]), PretrainedTokenizer(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    replies = [*ANSWERS.values(), UNKNOWN]
+    replies = [*ANSWERS.values(), NOBODY]
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 3e-3 * (1 - 0.9 * step / steps)
         pairs: list[tuple[list[int], list[int]]] = []
         for _ in range(64):
             word, reply = rng.choice(WORDS), rng.choice(replies)
-            expert = EXPERTS[word] if rng.random() < HINT else rng.choice(list(FACTS))
+            expert = EXPERTS[word] if rng.random() < HINT else rng.choice(SPECIALISTS)
             chat = [{"role": "user", "content": word}]
             said = f"@{expert} {word}"
             pairs.append((reader.render(chat), tokenizer(f"{said} <e>")["input_ids"]))

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,9 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from agents import FACTS
 from datasets import Dataset
-from model import ANSWERS, EXPERTS, HINT, WORDS, make_model, make_tokenizer, warm_up
+from model import DELEGATION, HINT, SPECIALISTS, WORDS, make_model, make_tokenizer, warm_up
+from scenario import is_right, make_scenario
 from transformers import (
     AutoTokenizer,
     PrinterCallback,
@@ -40,10 +41,9 @@ from transformers import (
 )
 from trl import GRPOConfig, GRPOTrainer
 
-from agent_env.episodes import Episode
 from agent_env.gateway import RunHandle
 from agent_env.net.serving import STDIN_VARIABLE
-from agent_env.training import Policy, Run, Scenario, Seat, Team, collect, plot_curves, rollout
+from agent_env.training import Policy, Run, collect, plot_curves, rollout
 from agent_env.training.exports.trl import episode_reward, trl_prompts, trl_rollout_func
 from agent_env.training.exports.trl_environment import PeerEnvironment, trl_environment
 from agent_env.training.place import policies_served
@@ -54,24 +54,8 @@ WAYS = ("rollout_func", "environment_factory")
 PROMPTS, GROUP = 16, 8
 
 
-async def play(team: Team, word: str) -> str:
-    """One episode: the word goes to the manager; whom that asks, and what it makes of the reply, is its own matter."""
-    return (await team["manager"].chat(word)).text
-
-
-def score(episode: Episode) -> dict[str, dict[str, float | tuple[float, float]]]:
-    """The answer is right, or it is not. Whether the right one was asked is noted and rewards nobody."""
-    asked = [edge.callee_seat for edge in episode.edges if edge.caller_seat == "manager"]
-    right = is_right(episode.info["result"], episode.task)
-    return {"manager": {"right": right, "routed": (float(asked == [EXPERTS[episode.task]]), 0.0)}}
-
-
-delegation = Scenario(
-    play,
-    score,
-    {"manager": Seat("trl-manager@1.0.0", "manager"), **{name: Seat() for name in FACTS}},
-    "delegation",
-)
+# The manager alone learns here, so the specialists know their facts by themselves.
+scenario = make_scenario(informed=True)
 
 
 def answered(
@@ -86,11 +70,6 @@ def answered(
         None if environment.failed else is_right(said[-1].get("content"), word)
         for said, word, environment in zip(completions, task, environments, strict=True)
     ]
-
-
-def is_right(answer: object, word: str) -> float:
-    """1.0 for what belongs to the word, whichever way a model writes it."""
-    return float(str(answer).strip(" .!\n").lower() == ANSWERS[word])
 
 
 def explained(row: Mapping[str, Any]) -> str:
@@ -177,14 +156,14 @@ def train(
     with ExitStack() as stack:
         if way == "rollout_func":
             rollouts = trl_rollout_func(
-                delegation, seat="manager", tasks=WORDS, concurrency=PROMPTS * GROUP, episodes=options.episodes
+                scenario, seat="manager", tasks=WORDS, concurrency=PROMPTS * GROUP, episodes=options.episodes
             )
             played: dict[str, Any] = {
                 "rollout_func": stack.enter_context(rollouts),
                 "reward_funcs": episode_reward,
             }
         else:
-            specialists = {name: f"trl-{name}@1.0.0" for name in FACTS}
+            specialists = {name: f"specialist-{name}@1.0.0" for name in SPECIALISTS}
             desk = trl_environment(specialists, observe=None if tiny else explained)
             played = {"environment_factory": stack.enter_context(desk), "reward_funcs": answered}
         trainer = GRPOTrainer(
@@ -217,13 +196,13 @@ async def evaluate(model: Any, tokenizer: Any, sampled: int) -> tuple[float, flo
     async with policies_served() as place:
         for temperature, count in ((1.0, sampled), (0.0, len(WORDS))):
             seats = place.serve({"manager": policy}, {"temperature": temperature})
-            given = {**seats, **dict.fromkeys(FACTS)}
+            given = {**seats, **dict.fromkeys(SPECIALISTS)}
             tasks = [WORDS[index % len(WORDS)] for index in range(count)]
             async with await RunHandle.open(
                 place.gateway.url, place.gateway.admin_token, given, keep_journal=False
             ) as run:
-                episodes = await collect(rollout(delegation, tasks, run=run, concurrency=128))
-            rewards = [reward for episode in episodes if (reward := episode.reward("manager")) is not None]
+                episodes = await collect(rollout(scenario, tasks, run=run, concurrency=128))
+            rewards = [reward for episode in episodes if (reward := episode.reward()) is not None]
             if len(rewards) < len(episodes):
                 failed = next(episode for episode in episodes if not episode.ok)
                 raise SystemExit(f"{len(episodes) - len(rewards)} episodes failed; one says: {failed.failures}")
@@ -234,19 +213,20 @@ async def evaluate(model: Any, tokenizer: Any, sampled: int) -> tuple[float, flo
 @contextmanager
 def agents(*flags: str) -> Generator[None]:
     """Runs the four agents, each in a process of its own, until the block ends; they also end when this process dies.
+    The flags are the manager's.
 
     Of a training in several processes the first runs them for all.
     """
     state = PartialState()
-    program = str(Path(__file__).with_name("agents.py"))
+    program = str(DELEGATION / "agents.py")
     processes = [
         subprocess.Popen(
-            [sys.executable, program, name, *flags],
+            [sys.executable, program, *arguments],
             env={**os.environ, STDIN_VARIABLE: "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        for name in (*FACTS, "manager")
+        for arguments in (*([name, "--informed"] for name in SPECIALISTS), ["manager", *flags])
         if state.is_main_process
     ]
     try:
@@ -265,14 +245,11 @@ def agents(*flags: str) -> Generator[None]:
             process.wait()
 
 
-def run_tiny(way: str, options: argparse.Namespace, run: Run) -> Result:
-    """One way with the tiny model: warmed up, evaluated, trained, evaluated. What an earlier start did is read."""
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, seed=options.seed)
+def run_tiny(way: str, options: argparse.Namespace, run: Run, model: Any, tokenizer: Any) -> Result:
+    """One way with the tiny model: evaluated, trained, evaluated. What an earlier start did is read."""
     if way in run.about:
         return Result(**run.about[way])
     begun = f"{way} before"
-    warm_up(model, tokenizer, seed=options.seed)
     if begun not in run.about:
         run.tell(**{begun: asyncio.run(evaluate(model, tokenizer, options.evaluated))})
     result = Result(way, run.about[begun])
@@ -312,8 +289,11 @@ def main(options: argparse.Namespace, run: Run) -> None:
         run_model(options, run.folder)
     else:
         torch.set_num_threads(1)
+        tokenizer = make_tokenizer()
+        fresh = make_model(tokenizer, seed=options.seed)
+        warm_up(fresh, tokenizer, seed=options.seed)
         with agents():
-            results = [run_tiny(way, options, run) for way in options.ways]
+            results = [run_tiny(way, options, run, deepcopy(fresh), tokenizer) for way in options.ways]
         report(results, run.folder)
     run.finish()
 
@@ -326,6 +306,8 @@ def begin(options: argparse.Namespace) -> tuple[argparse.Namespace, Path, Run | 
     told: list[Any] = [None if run is None else (vars(options), str(run.folder))]
     broadcast_object_list(told)
     given, folder = told[0]
+    # The agents of this run are found in a hub of its own, in which nobody else's have these names.
+    os.environ["AGENT_ENV_HUB"] = str(Path(folder).resolve() / "hub.db")
     return argparse.Namespace(**given), Path(folder), run
 
 
