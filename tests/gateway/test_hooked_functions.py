@@ -122,3 +122,29 @@ async def test_a_function_that_asks_no_model_is_no_players_of_a_policy(tmp_path:
     assert not episode.ok and episode.traces[0].calls == []
     (failure,) = episode.failures
     assert failure.code == "not_supported" and "the model of the callable 'by_rule' was set" in failure.message
+
+
+def by_rule_or_openai(message: str) -> str:
+    return "no" if message == "night" else by_openai(message)
+
+
+async def ask_twice(team: Team, task: str) -> list[str]:
+    return [(await team["rule"].chat(text)).text for text in ("night", task)]
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["in process", "over a socket"])
+async def test_a_function_that_has_a_client_may_answer_a_turn_without_asking_its_model(
+    tmp_path: Path, served: bool
+) -> None:
+    async with AsyncExitStack() as stack:
+        env: Any = by_rule_or_openai
+        if served:
+            env = (await stack.enter_async_context(AgentEnvironment(env, name="rule").serving(register=False))).url
+        scenario = Scenario(ask_twice, lambda episode: None, {"rule": Seat(env, policy="tiny")}, name="refusing")
+        with anyio.fail_after(60):
+            episode = await played(tmp_path, WordTokenizer(WORDS), scenario)
+    assert episode.ok, episode.error
+    (trace,) = episode.traces
+    (refused, answered), (call,) = trace.turns, trace.calls
+    assert refused.reply == "no" and (refused.status, answered.status) == ("ok", "ok")
+    assert call.parent_call_id == answered.call_id and call.token_ids

@@ -44,10 +44,12 @@ from agent_env_wrappers.contract import (
     ToolCall,
     ToolReturn,
     Turn,
+    Usage,
     WrapError,
 )
 from agent_env_wrappers.kinds import roots
-from agent_env_wrappers.openai_client_hook import can_repoint, hold, install_hooks, routed
+from agent_env_wrappers.model_clients import shows_client
+from agent_env_wrappers.openai_client_hook import Routed, can_repoint, hold, install_hooks, routed
 from agent_env_wrappers.parameters import Parameters
 from agent_env_wrappers.replies import ending
 from agent_env_wrappers.threads import Returned, Threads, anywhere
@@ -76,6 +78,7 @@ class CallableWrapper:
     def __init__(self, agent: Callable[..., Any]) -> None:
         self._agent = agent
         self._plan = Parameters.of(agent)
+        self._repointed = False
         self.threads = Threads(name=self._plan.name or "agent")
 
     @classmethod
@@ -105,8 +108,10 @@ class CallableWrapper:
         """Calls the agent once.
 
         Where it has no parameter for the turn's model, its openai and anthropic clients are re-pointed for the turn.
-        Raises `WrapError` when it then replies without having asked a model through one of these, and where the turn
-        has what else the callable has no parameter for.
+        It may reply without asking a model, if it is seen to have such a client: one that took a route before, or that
+        its code shows. Otherwise raises `WrapError`, as a model that it asks in another way would pass by the route;
+        `Done(usage=Usage())` says that none was asked. Raises it also where the turn has what else the callable has no
+        parameter for.
         """
         arguments = self._arguments(turn)
         pieces: list[str] = []
@@ -141,12 +146,8 @@ class CallableWrapper:
         if end is None and (self._plan.generator or pieces):
             end = "".join(pieces)
         reply = ending(end)
-        if route is not None and not route.requests and isinstance(reply, Done):
-            raise WrapError(
-                f"the model of {self._plan.called} was set, and it replied without asking one through the openai or "
-                "the anthropic client, which alone can be re-pointed; ask through one of them, or add a parameter "
-                "`model` to it and use that"
-            )
+        if route is not None and isinstance(reply, Done):
+            self._check(route, reply)
         yield self._remember(turn, reply)
 
     async def aclose(self) -> None:
@@ -213,6 +214,22 @@ class CallableWrapper:
                     yield item
         else:
             yield Returned(result)
+
+    def _check(self, route: Routed, reply: Done) -> None:
+        """Raises `WrapError` for a reply that a model may have made which was asked past the route."""
+        if route.requests:
+            self._repointed = True
+        elif route.strayed and reply.usage != Usage():
+            raise WrapError(
+                f"the model of {self._plan.called} was set, and a model was asked meanwhile from a thread or task that "
+                "belongs to no turn, past it; ask in the turn, or in threads that get its context (asyncio.to_thread)"
+            )
+        elif not (self._repointed or reply.usage == Usage() or shows_client(self._agent)):
+            raise WrapError(
+                f"the model of {self._plan.called} was set, and it replied without asking one through the openai or "
+                "the anthropic client, which alone can be re-pointed; ask through one of them, or add a parameter "
+                "`model` to it and use that; return Done(text, usage=Usage()) if it needs no model"
+            )
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -131,6 +131,8 @@ def _watch(calls: list[ModelCall], route: Routed | None) -> Any:
         def on_llm_end(self, response: Any, **facts: Any) -> None:
             message = getattr(response.generations[0][0], "message", None)
             used = getattr(message, "usage_metadata", None) or {}
+            if used.get("total_cost") == 0:
+                return  # out of LangChain's cache, as it marks such an answer: no model was asked
             told: Mapping[str, Any] = getattr(message, "response_metadata", None) or {}
             usage = Usage(used.get("input_tokens", 0), used.get("output_tokens", 0), 1)
             calls.append(

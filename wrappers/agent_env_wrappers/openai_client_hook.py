@@ -43,16 +43,25 @@ KEPT = frozenset(
 
 @dataclass(slots=True)
 class Routed:
-    """The route of one turn and how many requests took it."""
+    """The route of one turn and how many requests took it; `strays` are those that no turn is known of, until it began."""
 
     route: ModelRoute
     requests: int = 0
+    strays: int = 0
+
+    @property
+    def strayed(self) -> bool:
+        """Whether a model was asked meanwhile by code outside of all turns, as threads of an agent's own are."""
+        return BuildRequest.strays != self.strays
 
 
 _installing = Lock()
 """Held while hooks are put in, since turns of several threads may be the first ones."""
 
 _current: ContextVar[Routed | None] = ContextVar("agent_env_wrappers_route", default=None)
+
+_OUTSIDE: Any = object()
+"""Stands for the route where no turn has said whether there is one."""
 
 
 @contextmanager
@@ -65,7 +74,7 @@ def routed(route: ModelRoute | None) -> Generator[Routed | None]:
     """
     if route is not None:
         install_hooks()
-    mine = None if route is None else Routed(route)
+    mine = None if route is None else Routed(route, strays=BuildRequest.strays)
     token = _current.set(mine)
     try:
         yield mine
@@ -144,6 +153,8 @@ class BuildRequest:
     SDK is: requests that ask a model go to the current route."""
 
     kept = KEPT
+    strays = 0
+    """How many requests of this process asked a model outside of all turns."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -159,6 +170,9 @@ class BuildRequest:
         turn = _current.get()
         path = self.path(options.url)
         if turn is None or path is None:
+            if path is not None and _current.get(_OUTSIDE) is _OUTSIDE:
+                with _installing:
+                    BuildRequest.strays += 1
             return self._original(client, options, **kwargs)
         _refuse(client)
         route = turn.route
