@@ -55,18 +55,19 @@ class Play:
 
     def call(
         self, name: str, turn: str, seat: str, policy: str, messages: list[dict[str, Any]], told: str, said: str,
-        *, version: int = 3, answer: dict[str, Any] | None = None, **fields: Any,
+        *, version: int = 3, temperature: float | None = 0.7, answer: dict[str, Any] | None = None, **fields: Any,
     ) -> None:  # fmt: skip
-        """A model call: the whole prompt in `told`, the answer in `said`."""
+        """A model call: the whole prompt in `told`, the answer in `said`; None leaves the temperature to the server."""
         prompt, sampled = ids(told), ids(said)
-        request: dict[str, Any] = {"model": "m", "messages": messages, "temperature": 0.7}
+        asked = {} if temperature is None else {"temperature": temperature}
+        request: dict[str, Any] = {"model": "m", "messages": messages, **asked}
         message = answer or {"role": "assistant", "content": said}
         shape: dict[str, Any] = {"response": {"id": f"r-{name}", "choices": [{"index": 0, "message": message}]}}
         if fields.get("api") == "messages":
             request |= {"system": "weigh", "max_tokens": 8}
             shape = {"response": {"role": "assistant", "content": [{"type": "text", "text": said}]}}
         elif fields.get("api") == "responses":
-            request = {"model": "m", "input": messages[0]["content"], "temperature": 0.7}
+            request = {"model": "m", "input": messages[0]["content"], **asked}
             output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]}]
             shape = {"response": {"id": f"r-{name}", "output": output}}
         defaults: dict[str, Any] = {
@@ -77,7 +78,7 @@ class Play:
             "policy_version_end": version,
             "finish_reason": "stop",
             "http_status": 200,
-            "temperature": 0.7,
+            "temperature": temperature,
             "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(sampled)},
             **shape,
         }
@@ -116,7 +117,7 @@ def fan_out() -> Episode:
     play.call("w2-b", "w2", "worker", "hand", [user("7")], "<u> 7 <a>", "five <e>", retry_of="w2-a", attempt=2)
     heard = [user("sum 7"), used("one", "two"), result("one", "four"), result("two", "five")]
     held = f"{opening} ask both <e> <t> four <t> five <a>"
-    play.call("m1-b", "m1", "manager", "boss", heard, held, "think more <e>", version=4)
+    play.call("m1-b", "m1", "manager", "boss", heard, held, "think more <e>", version=4, temperature=0.9)
     again = [user("sum 7"), used("one", "two"), user("short")]
     play.call("m1-c", "m1", "manager", "boss", again, f"{opening} ask both <e> <u> short <a>", "nine <e>", version=4)
     further = [*heard, {"role": "assistant", "content": "think more <e>"}, user("so")]
@@ -143,7 +144,7 @@ def failed_callee() -> Episode:
     opening = "<u> sum 7 <a>"
     play.call("f-m1-a", "f-m1", "manager", "boss", [user("sum 7")], opening, "ask both <e>", answer=used("one", "two"))
     play.turn("f-w1", "worker", "s-fw1", "7", "four", parent_call_id="f-m1")
-    play.call("f-w1-a", "f-w1", "worker", "hand", [user("7")], "<u> 7 <a>", "four <e>")
+    play.call("f-w1-a", "f-w1", "worker", "hand", [user("7")], "<u> 7 <a>", "four <e>", temperature=None)
     play.turn("f-w2", "worker", "s-fw2", "7", None, parent_call_id="f-m1")
     play.call(
         "f-w2-a", "f-w2", "worker", "hand", [user("7")], "<u> 7 <a>", "", status="agent_failed", http_status=500,
@@ -168,7 +169,8 @@ def never_ended() -> Episode:
 
 
 def duel(attempt: int, winner: str) -> Episode:
-    """One policy plays both seats, two turns each in one conversation; it is published anew in between."""
+    """One policy plays both seats, two turns each in one conversation; it is published anew in between. The right one is
+    greedy."""
     play = Play(f"e-duel-{attempt}", "d1", "5 3", "duel")
     moves = {"left": ["take 2", "take 1"], "right": ["take 1", "take 3"]}
     for number in range(2):
@@ -182,7 +184,10 @@ def duel(attempt: int, winner: str) -> Episode:
                 messages += [{"role": "assistant", "content": f"{earlier} <e>"}, user("your turn")]
                 told += f" {earlier} <e> <u> your turn <a>"
             play.turn(turn, seat, session, "5 3" if not number else "your turn", said)
-            play.call(f"{turn}-a", turn, seat, "player", messages, told, f"{said} <e>", version=3 + number)
+            heat = 0.0 if seat == "right" else 0.7
+            play.call(
+                f"{turn}-a", turn, seat, "player", messages, told, f"{said} <e>", version=3 + number, temperature=heat
+            )
     for seat in ("left", "right"):
         play.episode.score("won", 1.0 if seat == winner else -1.0, seat=seat)
     return play.episode
