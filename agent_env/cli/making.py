@@ -6,12 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     import typer
 
     from agent_env.training.checkpoints import Run
+
+
+Average: TypeAlias = Literal["units", "tokens"]
+"""What counts the same in the loss, see `Settings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Options:
     propagation: str
     lr: float | None
     seed: int
+    average: Average = "units"
 
 
 def read_tasks(path: Path) -> Sequence[Any]:
@@ -58,6 +63,16 @@ def check_numbers(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigurationError(f"--{name} must be a number above 0, not {value!r}")
+
+
+def checked_average(average: str) -> Average:
+    """What counts the same in the loss; raises `ConfigurationError` for what is none of both."""
+    from agent_env.errors import ConfigurationError
+
+    found: Average | None = next((known for known in get_args(Average) if known == average), None)
+    if found is None:
+        raise ConfigurationError(f"--average must be 'units' or 'tokens', not {average!r}")
+    return found
 
 
 def check_device(device: str | None) -> None:

@@ -17,6 +17,7 @@ from agent_env.cli.making import (
     Options,
     check_device,
     check_numbers,
+    checked_average,
     folders_of,
     kept_options,
     read_tasks,
@@ -77,6 +78,9 @@ def train(
     seconds: Annotated[float, typer.Option(help="How long an episode may take.")] = 300.0,
     credit: Annotated[str, typer.Option(help="What a reward is compared with; role_baseline too.")] = "per_seat",
     propagation: Annotated[str, typer.Option(help="What an agent is rewarded with.")] = "team",
+    average: Annotated[
+        str, typer.Option(help="What counts the same in the loss: units, a seat in an episode each, or tokens.")
+    ] = "units",
     lr: Annotated[float | None, typer.Option("--lr", help="The learning rate; default: by the kind of model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: the first GPU, or else the CPU.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="What everything random comes from.")] = 0,
@@ -124,6 +128,7 @@ def train(
                 propagation,
                 lr,
                 seed,
+                checked_average(average),
             )
             prepared = _prepare(options, device, None)  # what cannot be trained leaves no run behind
             wanted = updates or _UPDATES
@@ -257,6 +262,7 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
         tiny=options.tiny,
         lora=options.lora,
         learning_rate=options.lr,
+        average=options.average,
         device=device,
         seed=options.seed,
         known=() if checkpoint is None else checkpoint.policies,

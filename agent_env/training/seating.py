@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env.errors import ConfigurationError
 from agent_env.training.scenario import Json, Scenario
@@ -47,13 +47,15 @@ def make_policies(
     tiny: bool = False,
     lora: bool = False,
     learning_rate: float | None = None,
+    average: Literal["tokens", "units"] | None = None,
     device: str | None = None,
     seed: int = 0,
     known: Collection[str] = (),
 ) -> dict[str, Policy]:
     """Makes the policies that a scenario's seats name: those of `folders` are read, others are `tiny` and fresh.
 
-    A policy that plays no seat that learns is frozen. Those `known` are left out, since a checkpoint has them. Raises
+    A policy that plays no seat that learns is frozen. `learning_rate` and `average` stand in place of those of the usual
+    `Settings` of the kind of model. Those `known` are left out, since a checkpoint has them. Raises
     `ConfigurationError` for a policy with neither a folder nor leave to be tiny.
     """
     given = folders or {}
@@ -72,6 +74,8 @@ def make_policies(
             made[name] = _read(name, given[name], lora, learning_rate, device, options)
         else:
             made[name] = _fresh(name, words, learning_rate, options)
+        if average is not None:
+            made[name].settings = replace(made[name].settings, average=average)
     if lora and not any(getattr(policy.model, "adapted", False) for policy in made.values()) and made:
         raise ConfigurationError("adapters (--lora) are for models of Hugging Face; a tiny model is trained whole")
     return made

@@ -49,6 +49,7 @@ CASES = [
     *(Case((*TRAIN, "--lr", value), value) for value in ("nan", "inf", "-inf", "0", "-1", "x", "")),
     *(Case((*TRAIN, "--seconds", value), value) for value in ("nan", "inf", "0", "-3", "soon")),
     *(Case((*TRAIN, "--credit", value), repr(value)) for value in ("nope", "", "per_seat ", "PER_SEAT")),
+    *(Case((*TRAIN, "--average", value), repr(value)) for value in ("nope", "", "Units", "unit")),
     *(Case((*TRAIN, "--propagation", value), repr(value)) for value in ("nope", "")),
     *(Case((*TRAIN, "--device", value), repr(value)) for value in ("nope", "cuda:99", "", "cpu:x")),
     *(Case((*TRAIN, "--seed", value), value) for value in ("-1", "99999999999999999999999", "1.5")),

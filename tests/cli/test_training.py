@@ -154,6 +154,31 @@ def test_a_model_of_hugging_face_is_trained_by_an_adapter(cli: Any, folder: Path
     assert updates(folder, "hf") == [1, 2]
 
 
+@pytest.mark.long
+def test_a_model_of_hugging_face_is_trained_whole_with_every_token_the_same_weight(
+    folder: Path, here: Here, hugging_face: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    (folder / "tasks.jsonl").write_text('"day"\n"night"\n')
+    made = ("guessing:bare", "--policy", f"guesser={hugging_face}", "--tasks", "tasks.jsonl", "--average", "tokens")
+    small = ("--group-size", "4", "--tasks-per-update", "2", "--device", "cpu", "--lr", "0.005", "--seed", "1")
+    before = (hugging_face / "model.safetensors").read_bytes()
+    told = json.loads(here("train", *made, *small, "--updates", "2", "--run", "hf", "--json"))
+    saved = folder / told["policies"]["guesser"]
+    assert told["state"] == "finished" and (hugging_face / "model.safetensors").read_bytes() == before
+    assert not (saved / "adapter_model.safetensors").exists()
+    was, learned = load_file(hugging_face / "model.safetensors"), load_file(saved / "model.safetensors")
+    assert was.keys() == learned.keys() and any(not was[name].equal(learned[name]) for name in was)
+    # Gone on with, it is as it was begun, and what was saved is a model for the next run.
+    assert json.loads(here("train", "--resume", "--updates", "3", "--json"))["updates"] == 3
+    settings = json.loads((folder / "runs/hf/checkpoints/000003/0-guesser/policy.json").read_text())["settings"]
+    assert (settings["average"], settings["learning_rate"]) == ("tokens", 0.005)
+    assert "a run goes on with its own --average" in here("train", "--resume", "--average", "units", code=2)
+    again = ("guessing:bare", "--policy", f"guesser={saved}", "--tasks", "tasks.jsonl")
+    assert json.loads(here("train", *again, *small, "--updates", "1", "--json"))["updates"] == 1
+
+
 @pytest.mark.usefixtures("folder")
 def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: Here) -> None:
     (folder / "broken.jsonl").write_text('{"a": 1}\n{')

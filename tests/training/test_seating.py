@@ -98,6 +98,11 @@ def test_models_are_read_whole_by_adapter_or_tiny(tmp_path: Path) -> None:
     usual: Any = make_policies(scenario, folders, device="cpu")
     assert not usual["a"].model.adapted
     assert [usual[name].settings.learning_rate for name in "abj"] == [1e-5, 3e-3, 1e-5]
+    assert {policy.settings.average for policy in usual.values()} == {"units"}
+    by_tokens: Any = make_policies(scenario, folders, average="tokens", device="cpu")
+    assert [policy.settings for policy in by_tokens.values()] == [
+        replace(policy.settings, average="tokens") for policy in usual.values()
+    ]
 
 
 def test_what_nothing_plays_is_told_with_both_ways_out(tmp_path: Path) -> None:
