@@ -107,9 +107,17 @@ class Study:
         """How much this start has played, how fast, and where it is."""
         seconds, played = time.monotonic() - self.began, self.progress.played
         return (
-            f"{played} episodes ({self.progress.failed} failed) in {seconds:.0f} s, {played / seconds:.0f} a second, "
+            f"{played} episodes ({self.progress.failed} failed) in {seconds:.0f} s, {_pace(played, seconds)}, "
             f"all in {self.run.folder}"
         )
+
+
+def _pace(count: int, seconds: float) -> str:
+    """How many there were in a time, in the unit of time that leaves a figure before the point."""
+    if count < seconds:
+        return f"{60 * count / seconds:.1f} a minute"
+    rate = count / seconds
+    return f"{rate:.0f} a second" if rate >= 9.95 else f"{rate:.1f} a second"
 
 
 @asynccontextmanager

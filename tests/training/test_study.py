@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +16,8 @@ from agent_env.episodes import Episode
 from agent_env.errors import AgentFailed
 from agent_env.net import post_json
 from agent_env.training import Policy, Run, Scenario, Seat, Team, WordTokenizer, make_model
-from agent_env.training.study import add_run_options, arms_table, begin_run, mean_score, play_run, study
+from agent_env.training.progress import rollout_progress
+from agent_env.training.study import Study, add_run_options, arms_table, begin_run, mean_score, play_run, study
 from agent_env_wrappers.contract import ModelRoute
 
 pytestmark = pytest.mark.anyio
@@ -152,3 +155,24 @@ def test_a_table_has_a_line_an_arm_with_means_over_its_seeds() -> None:
     )
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
     assert [row for row in cells if row] == [["both", "2", "0.375", "0.250"], ["none", "1", "1.000", "1.000"]]
+
+
+@pytest.mark.parametrize(
+    ("played", "seconds", "told"),
+    [
+        (1200, 100.0, "in 100 s, 12 a second,"),
+        (995, 100.0, "in 100 s, 9.9 a second,"),
+        (125, 100.0, "in 100 s, 1.2 a second,"),
+        (99, 100.0, "in 100 s, 59.4 a minute,"),
+        (1, 600.0, "in 600 s, 0.1 a minute,"),
+        (0, 5.0, "in 5 s, 0.0 a minute,"),
+    ],
+)
+def test_a_slow_pace_is_told_with_a_decimal_or_by_the_minute(
+    tmp_path: Path, played: int, seconds: float, told: str
+) -> None:
+    nowhere: Any = None
+    with Run.create(tmp_path, {}, name="slow") as run, rollout_progress(None, visible=False) as progress:
+        progress.played = played
+        shown = Study(run, nowhere, nowhere, progress, began=time.monotonic() - seconds).summary()
+    assert shown.startswith(f"{played} episodes (0 failed) {told}")
