@@ -6,9 +6,10 @@ The label that goes beside the fields is never looked at here.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -16,19 +17,22 @@ from agent_env.episodes import Episode
 from agent_env.training.exports import agent_lightning, areal, prime_rl, trl, trl_async, verifiers, verl
 from agent_env.training.rows import Row
 
+Sampled: TypeAlias = tuple[int, int, int, float | None]
+"""Where a span of sampled tokens starts and ends (exclusive), the policy version and the temperature."""
+
 
 @dataclass(frozen=True)
 class Told:
-    """A row as the tree tells it: its length, and of each sampled span the start, end, policy version, temperature."""
+    """A row as the tree tells it, `length` tokens long."""
 
     seat: str
     length: int
-    spans: tuple[tuple[int, int, int, float | None], ...]
+    spans: tuple[Sampled, ...]
     reward: float
     advantage: float
     group: str
 
-    def spread(self, off: Any, on: Any) -> list[Any]:
+    def spread(self, off: Any, on: Callable[[Sampled], Any]) -> list[Any]:
         """A value a token: `off`, and on the sampled ones what `on` makes of their span."""
         values = [off] * self.length
         for span in self.spans:
@@ -39,13 +43,12 @@ class Told:
     def mask(self) -> list[int]:
         return self.spread(0, lambda _: 1)
 
+    def credit(self, _: Sampled) -> float:
+        return self.advantage
+
     @property
     def prompt(self) -> int:
         return self.spans[0][0]
-
-    @property
-    def sampled(self) -> int:
-        return sum(end - start for start, end, *_ in self.spans)
 
 
 TOLD = [
@@ -89,7 +92,7 @@ def test_prime_rl_has_a_temperature_and_an_advantage_for_each_token(golden: list
         assert sample["logprobs"] == logprobs(told, sample["token_ids"])
         # It divides by them: context, greedy and unknown ones count as 1.
         assert sample["temperatures"] == told.spread(1.0, lambda span: span[3] or 1.0)
-        assert sample["advantages"] == close(told.spread(0.0, lambda _, told=told: told.advantage))
+        assert sample["advantages"] == close(told.spread(0.0, told.credit))
         # Absent weights are 1 on each trainable token, and it divides by the tokens of all samples.
         assert {"rl_weights", "ce_weights", "ref_kl_weights"}.isdisjoint(sample)
 
@@ -139,7 +142,7 @@ def test_verl_has_advantages_and_returns_on_sampled_tokens_and_the_score_on_the_
     for index, told in enumerate(TOLD):
         batch = {name: values[index] for name, values in data["batch"].items()}
         after = [0.0] * (16 - (told.length - told.prompt))
-        given = [*told.spread(0.0, lambda _, told=told: told.advantage)[told.prompt :], *after]
+        given = [*told.spread(0.0, told.credit)[told.prompt :], *after]
         assert batch["advantages"] == close(given) and batch["returns"] == close(given)
         assert batch["response_mask"] == [*told.mask[told.prompt :], *map(int, after)]
         scored = [0.0] * 16
