@@ -1,4 +1,4 @@
-"""Runs that are closed while calls are under way, or held: each call ends with a record and with word to its caller."""
+"""Runs that are closed while calls are under way: each call ends with a record and with word to its caller."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pytest
 from aiohttp import ClientResponse
 
 from agent_env.episodes import TurnRecord
-from agent_env.errors import TransportError
-from agent_env.gateway import Gateway, PolicyHandle, RunHandle, RunRecorder, SeatPolicy, running
+from agent_env.errors import AgentEnvError, RunClosed, TransportError
+from agent_env.gateway import Gateway, RunHandle, RunRecorder, SeatPolicy, running
 from agent_env.gateway.journal import Journal
+from agent_env.gateway.policies import Policies
+from agent_env.gateway.runs import OpenRun, Seating
 from agent_env.net import shared_http
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -50,9 +52,9 @@ async def ask(
         return response.status, await response.read()
 
 
-def journal(directory: Path, run: str = "r1") -> list[dict[str, Any]]:
+def journal(directory: Path) -> list[dict[str, Any]]:
     """The records that are on disk."""
-    return [json.loads(line) for line in (directory / f"{run}.jsonl").read_text().splitlines()[1:]]
+    return [json.loads(line) for line in (directory / "r1.jsonl").read_text().splitlines()[1:]]
 
 
 @asynccontextmanager
@@ -216,6 +218,86 @@ async def test_a_caller_that_does_not_read_keeps_no_run_open(
     assert record["status"] == "run_closed"
 
 
+async def test_a_caller_that_does_not_read_its_whole_answer_keeps_no_run_open_either(
+    tmp_path: Path, upstream: Upstream, serve: Serve
+) -> None:
+    upstream.answer = {**upstream.answer, "padding": "x" * 30_000_000}
+    async with opened(serve, tmp_path, upstream.url) as run:
+        seen = run.episode("e1", "a")
+        assert seen.route is not None
+        headers = {"Authorization": f"Bearer {seen.route.token}"}
+        url = f"{seen.model_url('c1')}/chat/completions"
+        async with shared_http().post(url, json={"messages": MESSAGES}, headers=headers) as response:
+            assert response.status == 200
+            with anyio.fail_after(5):
+                await run.aclose()
+    assert [record["status"] for record in journal(tmp_path)] == ["ok"]
+
+
+async def test_a_call_that_does_not_end_when_it_is_told_to_is_logged_and_keeps_no_run_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent_env.gateway.runs._ENDING_SECONDS", 0.05)
+
+    class Endless:
+        told: AgentEnvError | None = None
+
+        def end(self, error: AgentEnvError) -> None:
+            self.told = error
+
+    seats = {"a": SeatPolicy("A", ("http://127.0.0.1:9/v1",))}
+    closed = OpenRun("r1", "secret", Seating("r1", seats, Policies()), Journal(tmp_path / "r1.jsonl", "r1", "secret"))
+    call = Endless()
+    with anyio.fail_after(5), closed.under_way(call):
+        await closed.close(0.0)
+    assert isinstance(call.told, RunClosed) and closed.journal.closed
+    assert "1 calls of the run 'r1' have not ended 0.05 s after they were told to" in caplog.text
+
+
+class Slow:
+    """A model server that answers each call after another time, and counts those that came."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.enough = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked += 1
+        if self.asked == 40:
+            self.enough.set()
+        await anyio.sleep(0.002 * (self.asked * 7 % 40))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        message = {"role": "assistant", "content": "zip"}
+        answer = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+async def test_of_many_calls_each_that_came_to_the_server_has_the_record_of_what_its_caller_was_told(
+    tmp_path: Path, serve: Serve
+) -> None:
+    server = Slow()
+    async with running(server) as url, opened(serve, tmp_path, f"{url}/v1", seconds=0.02) as run:
+
+        async def work(worker: int) -> list[tuple[str, int]]:
+            told: list[tuple[str, int]] = []
+            while not told or told[-1][1] == 200:
+                episode = f"{worker}-{len(told)}"
+                told.append((episode, (await ask(run, episode=episode))[0]))
+            return told
+
+        working = asyncio.gather(*(work(worker) for worker in range(16)))
+        await server.enough.wait()
+        await run.aclose()
+        told = dict(pair for pairs in await working for pair in pairs)
+    records = {record["episode"]: record["status"] for record in journal(tmp_path)}
+    assert len(records) == len(journal(tmp_path)) == server.asked
+    codes = {200: "ok", 410: "run_closed"}
+    assert all(codes[told[episode]] == status for episode, status in records.items())
+    # Whoever came later, while the run was being closed or when it was gone, was refused and left none.
+    assert {status for episode, status in told.items() if episode not in records} <= {401, 410}
+    assert set(records.values()) == {"ok", "run_closed"}
+
+
 async def test_what_is_dropped_is_not_waited_for_and_its_callers_are_told_all_the_same(
     tmp_path: Path, upstream: Upstream, serve: Serve
 ) -> None:
@@ -275,67 +357,3 @@ async def test_a_journal_that_is_closed_says_that_it_takes_no_record(tmp_path: P
     with anyio.fail_after(5), pytest.raises(TransportError, match=r"'r1\.jsonl' is closed and takes no record"):
         await closed.append("e1", [b'{"episode":"e1"}\n'])
     assert len(journal(tmp_path)) == 1
-
-
-async def until_held(policy: PolicyHandle, count: int) -> None:
-    while (await policy.state()).held != count:
-        await anyio.lowlevel.checkpoint()
-
-
-async def test_a_call_that_is_held_is_refused_when_its_run_is_closed_and_those_of_other_runs_stay_held(
-    tmp_path: Path, upstream: Upstream, serve: Serve
-) -> None:
-    seats = {"a": SeatPolicy("A", (upstream.url,), policy="solver")}
-    with anyio.fail_after(30):
-        async with serve(tmp_path) as gateway:
-            policy = PolicyHandle(gateway, ADMIN, "solver")
-            closed, other = [await RunHandle.open(gateway, ADMIN, seats, run=name) for name in ("r1", "r2")]
-            await policy.pause(hold=3600)
-            refused, held = (asyncio.ensure_future(ask(run)) for run in (closed, other))
-            await until_held(policy, 2)
-            await closed.aclose()
-            status, answer = await refused
-            assert status == 410 and json.loads(answer)["error"]["code"] == "run_closed"
-            assert (await policy.state()).held == 1 and not held.done() and upstream.asked == []
-            await policy.resume()
-            assert (await held)[0] == 200
-            await other.aclose()
-    assert journal(tmp_path) == [] and len(journal(tmp_path, "r2")) == 1
-
-
-async def test_a_call_that_is_held_is_refused_when_its_seat_leaves_the_run(run: RunHandle, upstream: Upstream) -> None:
-    with anyio.fail_after(30):
-        await run.policy("A").pause(hold=3600)
-        asking = asyncio.ensure_future(ask(run))
-        await until_held(run.policy("A"), 1)
-        seats = {"b": run.seats["b"]}
-        await RunHandle.open(run.gateway, ADMIN, seats, run=run.run, secret=run.secret)
-        status, answer = await asking
-        assert status == 404 and b"the seat 'a' has left the run 'r1'" in answer and upstream.asked == []
-
-
-async def test_a_call_that_is_held_goes_on_with_the_policy_that_its_seat_has_by_then(
-    run: RunHandle, upstream: Upstream
-) -> None:
-    with anyio.fail_after(30):
-        await run.policy("A").pause(hold=3600)
-        asking = asyncio.ensure_future(ask(run))
-        await until_held(run.policy("A"), 1)
-        seats = {"a": SeatPolicy("C", (upstream.url,), policy="another"), "b": run.seats["b"]}
-        again = await RunHandle.open(run.gateway, ADMIN, seats, run=run.run, secret=run.secret)
-        assert (await asking)[0] == 200 and upstream.asked[-1]["model"] == "C"
-        assert [record["policy"] for record in (await again.collect(["e1"]))["e1"]] == ["another"]
-
-
-async def test_a_call_whose_seat_gets_another_paused_policy_is_held_by_that(run: RunHandle, upstream: Upstream) -> None:
-    with anyio.fail_after(30):
-        await run.policy("A").pause(hold=3600)
-        await run.policy("B").pause(hold=3600)
-        asking = asyncio.ensure_future(ask(run))
-        await until_held(run.policy("A"), 1)
-        seats = {"a": run.seats["b"], "b": run.seats["b"]}
-        again = await RunHandle.open(run.gateway, ADMIN, seats, run=run.run, secret=run.secret)
-        await until_held(again.policy("B"), 1)
-        assert not asking.done() and upstream.asked == []
-        await again.policy("B").resume()
-        assert (await asking)[0] == 200 and upstream.asked[-1]["model"] == "B"
