@@ -55,6 +55,8 @@ async def policies_served(
         gateway = await stack.enter_async_context(launched(folder))
         server = PolicyServer(pause=pause, wait=wait)
         endpoint = await stack.enter_async_context(running(server))
+        # Whoever is still sampled for at the end has been given up on, and a large model would keep the server.
+        stack.callback(server.close)
         yield Place(server, f"{endpoint}/v1", gateway)
 
 

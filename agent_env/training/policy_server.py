@@ -75,6 +75,11 @@ class PolicyServer:
         queue = self._queues.get(policy.name)
         return queue is not None and queue.policy is policy
 
+    def close(self) -> None:
+        """Tells all who wait for a completion, and who still come for one, that there is none: serving ends."""
+        for queue in self._queues.values():
+            queue.close()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             match scope["method"], scope["path"]:
@@ -114,12 +119,18 @@ class _Queue:
         self._wait = wait
         self._batch = batch
         self._waiting: list[_Waiting] = []
+        self._asked: set[asyncio.Future[tuple[Completion, int]]] = set()
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._sampling: asyncio.Task[None] | None = None
 
     def complete(self, prompt: Prompt) -> asyncio.Future[tuple[Completion, int]]:
+        if self._closed:
+            raise self._gone()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[tuple[Completion, int]] = loop.create_future()
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
         self._waiting.append((prompt, future))
         if self._sampling is not None:
             # What comes while a thread samples is the next batch.
@@ -129,6 +140,15 @@ class _Queue:
         elif self._timer is None:
             self._look_again(loop, loop.time() + self._wait)
         return future
+
+    def close(self) -> None:
+        # A batch in a thread cannot be stopped, but nobody needs to wait for it.
+        self._closed = True
+        for future in [asked for asked in self._asked if not asked.done()]:
+            future.set_exception(self._gone())
+
+    def _gone(self) -> AgentFailed:
+        return AgentFailed(f"the policy {self.policy.name!r} is served no longer")
 
     def _look_again(self, loop: asyncio.AbstractEventLoop, latest: float) -> None:
         """Samples after a pause in which nobody came, or else looks again."""

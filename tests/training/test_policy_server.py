@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import anyio
 import pytest
 from openai import AsyncOpenAI, BadRequestError, UnprocessableEntityError
 
-from agent_env.errors import InvalidArguments, MessageTooLarge, UnknownTool
+from agent_env.errors import AgentFailed, InvalidArguments, MessageTooLarge, UnknownTool
 from agent_env.gateway import running
 from agent_env.net import get_json, post_json, shared_http
+from agent_env.training.place import policies_served
 from agent_env.training.policy import Policy
 from agent_env.training.policy_server import PolicyServer
 from agent_env.training.sampling import Completion, Prompt
@@ -205,8 +207,6 @@ async def test_other_paths_and_bodies_are_refused(url: str) -> None:
 
 
 async def test_a_policy_that_breaks_fails_who_waits_and_not_the_server(url: str, policy: Policy) -> None:
-    from agent_env.errors import AgentFailed
-
     sample = policy.sample
 
     def broken(prompts: Any) -> list[Completion]:
@@ -229,3 +229,42 @@ async def test_a_caller_that_goes_away_is_not_sampled_for(policy: Policy) -> Non
     with anyio.fail_after(10):
         completion, version = await stayed
     assert len(completion.token_ids) == 1 and version == 0
+
+
+async def test_at_the_end_nobody_is_kept_waiting_and_nothing_is_logged_as_a_failure_of_the_app(
+    policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    sample, begun, go_on = policy.sample, threading.Event(), threading.Event()
+
+    def slowly(prompts: Sequence[Prompt]) -> list[Completion]:
+        begun.set()
+        assert go_on.wait(20)
+        return sample(prompts)
+
+    policy.threaded = True
+    policy.sample = slowly  # type: ignore[method-assign]
+    try:
+        with anyio.fail_after(20):
+            async with policies_served() as place:
+                place.serve({"A": policy})
+                sampled = asyncio.ensure_future(ask(place.endpoint))
+                await asyncio.to_thread(begun.wait, 10)
+                queue, came = place.server._queues["A"], asyncio.Event()
+                complete = queue.complete
+
+                def counted(prompt: Prompt) -> Any:
+                    came.set()
+                    return complete(prompt)
+
+                queue.complete = counted  # type: ignore[method-assign]
+                waits = asyncio.ensure_future(ask(place.endpoint))  # for the next batch
+                await came.wait()
+            for asked in (sampled, waits):
+                with pytest.raises(AgentFailed, match="'A' is served no longer"):
+                    await asked
+            # Who comes when it has ended is told so as well.
+            with pytest.raises(AgentFailed, match="served no longer"):
+                complete(Prompt([3], 1.0, 1))
+    finally:
+        go_on.set()
+    assert "ASGI" not in caplog.text and "CancelledError" not in caplog.text
