@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -187,15 +188,41 @@ def test_the_samples_for_prime_rl_have_the_fields_of_the_contract(
         contract("prime_rl").validate({name: value for name, value in asdict(sample).items() if value is not None})
 
 
-@pytest.mark.parametrize("number", range(len(PYTHON.findall(PAGE))))
-def test_every_name_of_ours_that_the_page_imports_is_there(number: int) -> None:
-    tree = ast.parse(PYTHON.findall(PAGE)[number])
+def ours(tree: ast.AST) -> dict[str, Any]:
+    """What a block imports of us, by the name that it has there."""
+    found: dict[str, Any] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "agent_env":
             module = importlib.import_module(node.module or "")
             for alias in node.names:
                 if not hasattr(module, alias.name):
                     importlib.import_module(f"{node.module}.{alias.name}")
+                found[alias.asname or alias.name] = getattr(module, alias.name)
+    return found
+
+
+def called(call: ast.Call, names: dict[str, Any]) -> Any:
+    """What of ours a call calls; None where it is not ours."""
+    match call.func:
+        case ast.Name(id=name):
+            return names.get(name)
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in names:
+            return getattr(names[name], attribute)
+        case _:
+            return None
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON.findall(PAGE))))
+def test_every_name_of_ours_that_the_page_has_is_there_and_takes_what_it_is_given(number: int) -> None:
+    tree = ast.parse(PYTHON.findall(PAGE)[number])
+    names = ours(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or (target := called(node, names)) is None:
+            continue
+        if any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords):
+            continue
+        given = {str(one.arg): None for one in node.keywords}
+        inspect.signature(target).bind(*node.args, **given)
 
 
 def test_every_block_that_the_page_does_not_run_says_why() -> None:
