@@ -57,8 +57,16 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "output": [{"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [PART]}],
         "input_messages": [{"type": "raw_message_tokens", "message": "boat", "tokens": [5, 6]}],
         "output_messages": [{"type": "raw_message_tokens", "message": "zip", "tokens": [8, 1]}],
+        "usage": {"input_tokens": 2, "output_tokens": 2, "total_tokens": 4},
     },
 }
+
+
+def raw(message: str, *tokens: int) -> str:
+    """A raw message as a stream has it."""
+    return json.dumps({"message": message, "tokens": tokens, "type": "raw_message_tokens"})
+
+
 CHUNKS: dict[str, list[dict[str, Any]]] = {
     # The prompt comes with the first chunk, and each chunk has the tokens of its own.
     "chat": [
@@ -70,6 +78,15 @@ CHUNKS: dict[str, list[dict[str, Any]]] = {
         {"choices": [{"index": 0, "text": "zip", "prompt_token_ids": [5, 6], "token_ids": [8],
                       "logprobs": {"token_logprobs": [-1.0]}}]},
         {"choices": [{**CHOICE, "text": "", "token_ids": [1], "logprobs": {"token_logprobs": [-0.25]}}]},
+    ],
+    # The last event has the messages as texts, and what was sampled chunk by chunk.
+    "responses": [
+        {"type": "response.created", "response": {"id": "r", "status": "in_progress", "output": []}},
+        {
+            "type": "response.completed",
+            "response": ANSWERS["responses"]
+            | {"input_messages": [raw("boat", 5, 6)], "output_messages": [raw("zip", 8), raw("", 1)]},
+        },
     ],
 }  # fmt: skip
 BY_PATH = {f"/v1/{DIALECTS[name].path}": name for name in ASKED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,7 +43,8 @@ class Responses(Dialect):
         record.usage = chat_usage(response.get("usage"))
         record.finish_reason = _finish_reason(response)
         prompt, sampled = response.pop("input_messages", None), response.pop("output_messages", None)
-        record.prompt_token_ids, record.token_ids = _raw_tokens(prompt), _raw_tokens(sampled)
+        count = (record.usage or {}).get("completion_tokens")
+        record.prompt_token_ids, record.token_ids = _raw_tokens(prompt), _raw_tokens(sampled, count)
         logprobs: list[float] | None = None
         for item in response["output"]:
             for part in item.get("content") or () if item["type"] == "message" else ():
@@ -124,10 +126,14 @@ def _finish_reason(response: Mapping[str, Any]) -> str | None:
     return "length" if reason == "max_output_tokens" else reason
 
 
-def _raw_tokens(messages: Any) -> list[int] | None:
-    """The tokens of vLLM's raw messages. With tools that the server calls itself there are several, between which it
-    puts what the tools said: what was sampled cannot be told apart then."""
-    if not isinstance(messages, list) or len(messages) != 1 or messages[0].get("type") != "raw_message_tokens":
+def _raw_tokens(messages: Any, count: int | None = None) -> list[int] | None:
+    """The tokens of vLLM's raw messages. At the end of a stream each is a text of JSON, and the sampled ones are there
+    chunk by chunk. With tools that the server calls itself it puts what the tools said between: then there are more
+    tokens than the `count` that it sampled, which cannot be told apart."""
+    if not isinstance(messages, list) or not messages:
         return None
-    tokens: list[int] = messages[0]["tokens"]
-    return tokens
+    told = [json.loads(message) if isinstance(message, str) else message for message in messages]
+    if any(message.get("type") != "raw_message_tokens" for message in told):
+        return None
+    tokens = [token for message in told for token in message["tokens"]]
+    return tokens if len(told) == 1 or len(tokens) == count else None
