@@ -14,6 +14,7 @@ from agent_env.errors import AgentEnvError, ConfigurationError, DeadlineExceeded
 from agent_env.gateway import RunHandle
 from agent_env.training.scenario import Json, Scenario
 from agent_env.training.team import Team
+from agent_env_wrappers.openai_client_hook import routed
 
 Records: TypeAlias = list[dict[str, Any]]
 
@@ -59,6 +60,11 @@ class Player:
 
     async def play(self, job: Job) -> Episode:
         """Plays a job; what goes wrong in it is in its episode. Raises what keeps the gateway from being asked."""
+        # What the scenario itself asks of a model, as a judge in `score` is asked, is of no turn, and nobody's stray.
+        with routed(None):
+            return await self._play(job)
+
+    async def _play(self, job: Job) -> Episode:
         team = Team(self._seats, seed=job.seed)
         try:
             episode = await self._record(job, team)

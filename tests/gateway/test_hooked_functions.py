@@ -148,3 +148,34 @@ async def test_a_function_that_has_a_client_may_answer_a_turn_without_asking_its
     (refused, answered), (call,) = trace.turns, trace.calls
     assert refused.reply == "no" and (refused.status, answered.status) == ("ok", "ok")
     assert call.parent_call_id == answered.call_id and call.token_ids
+
+
+async def test_a_judge_that_the_scenario_asks_makes_no_turn_suspect_that_asks_nothing(tmp_path: Path) -> None:
+    """Of a turn that asks nothing while a model is asked from nowhere, it could have been the turn's own thread."""
+    begun, judged = anyio.Event(), anyio.Event()
+    model = Policy("judge", make_model(WordTokenizer(WORDS), seed=1), WordTokenizer(WORDS))
+
+    async def cautious(message: str) -> str:
+        if message != "day":
+            return await by_async_openai(message)
+        begun.set()
+        await judged.wait()
+        return "no"
+
+    async with running(PolicyServer([model])) as judges:
+
+        async def ask_and_judge(team: Team, task: str) -> str:
+            async with anyio.create_task_group() as tasks, AsyncOpenAI(**{**OWN, "base_url": f"{judges}/v1"}) as client:
+
+                async def judge() -> None:
+                    await begun.wait()
+                    await client.chat.completions.create(**{**asked(task), "model": "judge"})
+                    judged.set()
+
+                tasks.start_soon(judge)
+                return (await team["rule"].chat(task)).text
+
+        scenario = Scenario(ask_and_judge, lambda episode: None, {"rule": Seat(cautious, policy="tiny")}, name="judged")
+        with anyio.fail_after(60):
+            episode = await played(tmp_path, WordTokenizer(WORDS), scenario)
+    assert episode.ok and episode.info["result"] == "no" and episode.traces[0].calls == []
