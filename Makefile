@@ -25,7 +25,7 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' --group dev
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ## Trains two served agents together, prints a table, writes a plot (about 5 minutes)
+demo: $(VENV)/.demo  ## Trains two served agents together, prints a table, writes a plot (about 6 minutes)
 	$(BIN)/python examples/multiagent/signals/train.py $(DEMO)
 
 # TRL and the small language model want packages that the product's own do not go with: a virtual environment each.
