@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from agent_env.episodes.records import CallRecord
@@ -20,16 +21,30 @@ def in_order(calls: Iterable[CallRecord]) -> list[CallRecord]:
     return sorted(calls, key=_began)
 
 
+def with_requests(calls: Iterable[CallRecord]) -> list[CallRecord]:
+    """The calls in their order, those of further choices with the request, which the first one alone has."""
+    given = list(calls)
+    asked = {call.call_id: call.request for call in given}
+    return [
+        replace(call, request=asked.get(call.choice_of))
+        if call.choice_of is not None and call.request is None
+        else call
+        for call in given
+    ]
+
+
 def unheard_calls(calls: Iterable[CallRecord]) -> dict[str, Unheard]:
     """The answered calls of a trace that the agent did not go on with for certain, and why, by their ids.
 
     Of all attempts at one call the last that was answered is what the agent went on with: an attempt that failed takes
     nobody's place. Which call a retry repeats is told by `retry_of`. Where `retry_among` leaves it open, it is the
-    oldest of these that failed, or else the only one that no other retry repeats, or else any of several. A mark that
-    names no call of the trace is none, and neither are equal prompts: two calls may well ask the same.
+    oldest of these that failed, or else the only one that no other retry repeats, or else any of several. A retry by
+    its count (`attempt`) of which a gateway that was started again could not know what it repeats may repeat the latest
+    earlier tries of its turn that asked the same. A mark that names no call of the trace is none, and neither are equal
+    prompts: two calls may well ask the same.
     """
     ordered = in_order(calls)
-    if all(call.retry_of is None and call.retry_among is None for call in ordered):
+    if all(call.retry_of is None and call.retry_among is None and not call.attempt for call in ordered):
         return {}
     # The choices of one answer are one attempt.
     attempts: dict[str, list[CallRecord]] = {}
@@ -52,7 +67,8 @@ def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]
     taken = set(repeats.values())
     doubtful: set[str] = set()
     for name, call in marks.items():
-        free = [other for other in call.retry_among or () if other not in taken]
+        among = call.retry_among or (() if call.retry_of is not None or not call.attempt else _earlier(call, marks))
+        free = [other for other in among if other not in taken and other != name]
         one = _only(free, marks)
         if one is None:
             doubtful.update(other for other in free if other in marks)
@@ -60,6 +76,18 @@ def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]
             repeats[name] = one
             taken.add(one)
     return repeats, doubtful - taken
+
+
+def _earlier(call: CallRecord, marks: Mapping[str, CallRecord]) -> list[str]:
+    """The calls that a retry may repeat by its count: of those of its turn that asked the same, the latest tries."""
+    found: dict[int, list[str]] = {}
+    for name, other in marks.items():
+        if other is call:
+            break
+        same = (other.parent_call_id, other.seat) == (call.parent_call_id, call.seat) and other.request == call.request
+        if same and (before := other.attempt or 0) < (call.attempt or 0):
+            found.setdefault(before, []).append(name)
+    return found[max(found)] if found else []
 
 
 def _only(free: Sequence[str], marks: Mapping[str, CallRecord]) -> str | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agent_env.episodes.attempts import unheard_calls
+from agent_env.episodes.attempts import unheard_calls, with_requests
 from agent_env.episodes.conversation import Message, conversation, likeness
 from agent_env.episodes.episode import Trace
 from agent_env.episodes.records import CallRecord, Json
@@ -58,7 +58,7 @@ def message_graph(trace: Trace) -> list[MessageNode]:
     """
     graph = _Graph()
     unheard = unheard_calls(trace.calls)
-    for call in sorted(trace.calls, key=lambda call: call.started or 0.0):
+    for call in sorted(with_requests(trace.calls), key=lambda call: call.started or 0.0):
         if call.status == "ok" and call.response is not None and call.call_id not in unheard:
             graph.add(call)
     return graph.nodes

@@ -115,7 +115,8 @@ class CallRecord:
     `parent_call_id` is the turn that made it. `request` is the body as the agent sent it; `response` is the answer in
     its non-streaming form, without what the record has a field for: `usage`, `policy_version`, `prompt_token_ids`,
     `token_ids` and `logprobs` (one a sampled token). These are None where the upstream gives none. An answer of several
-    choices (`n`) makes a record of each; those after the first name it in `choice_of`, and have no usage of their own.
+    choices (`n`) makes a record of each; those after the first name it in `choice_of`, and leave to it what they share:
+    the request and the usage.
 
     `policy` names the policy that answered, `policy_version` its version when the call began and `policy_version_end`
     that of its last token, when a call may span versions. `retries` counts the attempts before this one that the

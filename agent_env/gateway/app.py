@@ -20,6 +20,7 @@ from agent_env.errors import (
     Unauthenticated,
     UnknownTool,
 )
+from agent_env.gateway.collector_client import MOST_POSTED
 from agent_env.gateway.dialects import BY_PATH, Dialect
 from agent_env.gateway.http import (
     CallerGone,
@@ -126,10 +127,12 @@ class Gateway:
                 await reply_json(send, 200, {"object": "list", "data": [model]})
             case "POST", ["runs", run, episode, "records"]:
                 token = bearer(header(scope, b"authorization"))
+                self._admit(run, episode, None, token)
                 records = parse(await read_body(scope, receive, self._max_body))
                 await self._keep(run, episode, token, records)
                 await reply(send, 200, b"{}")
             case "POST", ["runs", run, "records"]:
+                self._check_open(run)
                 await self._keep_several(run, parse(await read_body(scope, receive, self._max_body)), send)
             case "POST", ["runs", run, "collect"]:
                 opened = self._own(scope, run)
@@ -180,6 +183,10 @@ class Gateway:
             status = dialect.status(error)
             await reply_error(send, error, dialect.refusal(status, error.to_wire()), status=status)
 
+    def _check_open(self, name: str) -> None:
+        if name not in self._runs:
+            raise _unauthenticated()
+
     async def _steer(self, policy: OpenPolicy, verb: str, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(scope, receive, self._max_body)
         await reply_json(send, 200, await steer(policy, verb, parse(body) if body else None))
@@ -189,9 +196,7 @@ class Gateway:
         run = self._runs.get(name)
         if run is not None and token is not None and run.admits(episode, seat, token):
             return run
-        raise Unauthenticated(
-            "the gateway wants the bearer token that the run's owner minted for this run, episode and seat"
-        )
+        raise _unauthenticated()
 
     def _check_admin(self, scope: Scope) -> None:
         token = bearer(header(scope, b"authorization")) or ""
@@ -228,16 +233,19 @@ class Gateway:
         return {"run": name, "secret": secret}
 
     async def _close(self, run: OpenRun, *, drop: bool) -> None:
+        run.dropped = run.dropped or drop
         if run.closed:
             await run.gone.wait()  # somebody else closes it already
             return
-        # What is dropped need not become whole.
-        await run.close(0.0 if drop else self._close_seconds)
-        del self._runs[run.name]
-        run.gone.set()
-        self._policies.hold(run.name, ())
-        if drop:
-            run.journal.path.unlink()
+        try:
+            # What is dropped need not become whole.
+            await run.close(0.0 if drop else self._close_seconds)
+        finally:
+            self._runs.pop(run.name, None)
+            self._policies.hold(run.name, ())
+            if run.dropped:
+                run.journal.path.unlink(missing_ok=True)
+            run.gone.set()
 
     def _keep(self, name: str, episode: str, token: str | None, records: Any) -> asyncio.Future[None]:
         """Keeps the records of one episode, all or none."""
@@ -260,6 +268,10 @@ class Gateway:
         """Keeps the records of several episodes, each by its own token and with its own outcome."""
         if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
             raise InvalidArguments("records of several episodes are posted as [{episode, token, records}, …]")
+        if len(items) > MOST_POSTED:
+            raise InvalidArguments(
+                f"at most {MOST_POSTED} items are posted at once, not {len(items)}; post them in parts"
+            )
         results: list[dict[str, Any] | None] = []
         for kept in [self._try_to_keep(name, item) for item in items]:
             try:
@@ -289,3 +301,9 @@ def _token(headers: Mapping[bytes, bytes]) -> str | None:
     """The caller's token: as a bearer, or as Anthropic's clients show their key."""
     token = bearer(headers.get(b"authorization", b"").decode("latin-1"))
     return token or headers.get(b"x-api-key", b"").decode("latin-1") or None
+
+
+def _unauthenticated() -> Unauthenticated:
+    return Unauthenticated(
+        "the gateway wants the bearer token that the run's owner minted for this run, episode and seat"
+    )

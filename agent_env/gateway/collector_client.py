@@ -16,6 +16,8 @@ from agent_env.net import OutwardGuard, PerLoop, error_of, shared_http, transpor
 _SECONDS = 30.0
 _MOST_BYTES = 1024 * 1024
 """What goes in one request, unless a single turn has more to tell."""
+MOST_POSTED = 4096
+"""How many items the gateway takes in one request: it says of each what became of it."""
 
 
 class RunRecorder:
@@ -105,7 +107,7 @@ class _Outbox:
         size, count = 0, 0
         for item, _ in self._waiting:
             size += len(item)
-            if count and size > _MOST_BYTES:
+            if count == MOST_POSTED or (count and size > _MOST_BYTES):
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from agent_env.gateway.capture import NO_ANSWER, StreamCapture
 from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
-from agent_env.gateway.recording import Recording, came
+from agent_env.gateway.recording import MOST_CHOICES, Recording, came
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
@@ -69,6 +69,8 @@ class ModelCall:
     ) -> None:
         dialect = self._dialect = request.dialect
         asked = parse_object(request.body, f"the body of a {dialect.what} must be a JSON object")
+        if isinstance(number := asked.get("n"), int) and number > MOST_CHOICES:
+            raise InvalidArguments(f"at most {MOST_CHOICES} choices (`n`) are asked for at once, not {number}")
         policy = run.seats[seat]
         self._translation, self._upstream = _translation(dialect, policy.dialects, asked)
         mark = mark_of(request.headers)
@@ -95,6 +97,8 @@ class ModelCall:
         sent = asked if self._translation is None else self._translation.chat
         self._own_logprobs = self._upstream.wants_logprobs(sent)
         sent.update(policy.settings)
+        if self._translation is not None and sent.get("n") not in (None, 1):
+            raise InvalidArguments(f"an answer of {dialect.name} has one choice, not {sent['n']!r:.40} (`n`)")
         record.temperature = _number(sent.get("temperature"))
         sent["model"] = served.model
         if policy.tokens:
@@ -119,7 +123,7 @@ class ModelCall:
         except AgentEnvError as error:
             await self._recording.keep(error)
             status = self._dialect.status(error)
-            await reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status)
+            await _in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
         except asyncio.CancelledError:
             await self._recording.keep(TransportError("the caller went away"), status="cancelled")
             if not watcher.done() or task.uncancel():
@@ -191,7 +195,7 @@ class ModelCall:
             if self._translation is not None:
                 answer = dump_read(self._dialect.refusal(upstream.status, _error_of(answer)))
         back = [(name, upstream.headers[name]) for name in _PASSED_BACK if name in upstream.headers]
-        await reply(send, upstream.status, answer, back)
+        await _in_time(reply(send, upstream.status, answer, back))
 
     def _take_whole(self, answer: bytes) -> bytes:
         response = _object(answer)
@@ -211,9 +215,11 @@ class ModelCall:
         translation = self._translation
         whole = self._upstream.stream(None if translation is None else translation.take)
         head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-        await send({"type": "http.response.start", "status": 200, "headers": head})
+        begun = False
         try:
             async with self._waiting(until):
+                await send({"type": "http.response.start", "status": 200, "headers": head})
+                begun = True
                 await (self._relay if translation is None else self._translate)(upstream, whole, send)
             if not whole.done:
                 raise TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
@@ -221,18 +227,15 @@ class ModelCall:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
             self._recording.take_came(whole)
             await self._recording.keep(error)
-            # The status is out already; clients raise what an error event tells. One that does not read is let go.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_SECONDS):
-                    await send({"type": "http.response.body", "body": self._dialect.broken(error), "more_body": True})
-                    await send({"type": "http.response.body", "body": b""})
+            if not begun:
+                raise error from None
+            # The status is out already; clients raise what an error event tells.
+            await _in_time(send({"type": "http.response.body", "body": self._dialect.broken(error)}))
             return
         except asyncio.CancelledError:
             self._recording.take_came(whole)
             raise
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_SECONDS):
-                await send({"type": "http.response.body", "body": b""})
+        await _in_time(send({"type": "http.response.body", "body": b""}))
 
     async def _relay(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
         """Passes a stream on as it comes. The record is on disk before its last event goes out."""
@@ -321,6 +324,13 @@ async def while_there(receive: Receive, waiting: Coroutine[Any, Any, R]) -> R:
     finally:
         task.cancel()
         watcher.cancel()
+
+
+async def _in_time(sending: Awaitable[None]) -> None:
+    """Sends what ends a call; a caller that does not read is let go."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_SECONDS):
+            await sending
 
 
 async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:

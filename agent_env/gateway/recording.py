@@ -13,12 +13,15 @@ from agent_env.episodes.records import check_fields
 from agent_env.errors import AgentEnvError, InvalidArguments, ProtocolError
 from agent_env.gateway.capture import NO_ANSWER, StreamCapture, note_missing
 from agent_env.gateway.dialects import CHAT, Dialect
-from agent_env.gateway.dialects.contract import choices_of
+from agent_env.gateway.dialects.contract import choices_of, first_choice
 from agent_env.gateway.http import dump_read
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.prompts import add_prompt
 from agent_env.gateway.retries import Try
 from agent_env.gateway.upstream import Endpoint
+
+MOST_CHOICES = 128
+"""How many choices of one answer are recorded; each has its prompt's tokens."""
 
 
 class Recording:
@@ -45,8 +48,17 @@ class Recording:
         """Takes an answer in its unstreamed form apart; raises `ProtocolError` for what is none."""
         first = self.first
         usage = response.get("usage")
-        several = [response] if first.upstream_api is not None else choices_of(response)
-        self._others = [replace(first, call_id=new_call_id(), choice_of=first.call_id) for _ in several[1:]]
+        several = choices_of(response)
+        if first.upstream_api is not None and (len(several) > 1 or not _told(several[0])):
+            raise self.no_answer()  # an answer in another dialect is its first choice, and has none beside it
+        if len(several) > MOST_CHOICES:
+            raise ProtocolError(
+                f"the model's server answered with {len(several)} choices, and at most {MOST_CHOICES} are recorded; "
+                "ask for fewer at a time"
+            )
+        # The request is told once: it may be long.
+        others = [replace(first, call_id=new_call_id(), choice_of=first.call_id, request=None) for _ in several[1:]]
+        self._others = others
         try:
             for record, choice in zip([first, *self._others], several, strict=True):
                 self._dialect.capture(record, choice, keep_logprobs=keep_logprobs)
@@ -98,6 +110,12 @@ class Recording:
         return ProtocolError(f"the model's server answered with what is no {self._dialect.what}")
 
 
+def _told(response: Mapping[str, Any]) -> bool:
+    """Whether the one choice of an answer is the one that a translation tells."""
+    choice = first_choice(response)
+    return choice is None or choice.get("index", 0) == 0
+
+
 def came(whole: StreamCapture) -> dict[str, Any] | None:
     """The answer as far as its stream came; None where its parts make none."""
     try:
@@ -110,7 +128,8 @@ def _line(record: CallRecord) -> bytes:
     try:
         line = dump_read(record.to_json())
     except InvalidArguments as unwritable:
-        record.request = record.response = None
+        record.request = record.response = record.usage = None
+        record.policy_version = record.policy_version_end = None
         _tell(record, ProtocolError(unwritable.message), None)
         line = dump_read(record.to_json())
     return line + b"\n"

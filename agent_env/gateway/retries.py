@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 _COUNTS = (b"x-stainless-retry-count", b"agent-env-retry-count")
 _KEY = b"idempotency-key"
-_REMEMBERED = 4096
-_REMEMBERED_EQUAL = 64
+_REMEMBERED = 16384
+_MOST_TRIES = 32
 
 
 class Mark(NamedTuple):
@@ -49,13 +49,15 @@ class Try:
 class RecentCalls:
     """The latest calls of a run, so that a retry finds what it repeats.
 
-    Within one turn, a call that is marked as the second try repeats a first try with the same body. Of several, those
-    that failed go first, the oldest of them before the others: whichever it is, its client has no answer of it. Where
-    none failed, and several were answered or still are under way, it is one of these, and it is not guessed which.
+    Within one turn, a call that is marked as a later try repeats the latest try before it with the same body: tries
+    may be lost on their way. Of several equal ones, those that failed go first, the oldest of them before the others:
+    whichever it is, its client has no answer of it. Where none failed, and several were answered or still are under
+    way, it is one of these, and it is not guessed which.
     """
 
     def __init__(self) -> None:
         self._tries: OrderedDict[Hashable, list[Try]] = OrderedDict()
+        self._count = 0
 
     def add(self, place: tuple[str, ...], mark: Mark, body: bytes, call_id: str) -> tuple[Try, tuple[str, ...]]:
         """Notes a call of a turn (`place`); gives it, and the ids of the calls of which it repeats one: mostly none,
@@ -63,13 +65,13 @@ class RecentCalls:
         this = Try((call_id,))
         if mark.key is not None:
             # With the body: a client that has one key for all it asks repeats nothing.
-            named = (place, mark.key, hash(body))
+            named = (place, hash((mark.key, body)))
             earlier = self._tries.get(named)
             repeats = earlier[-1].calls if earlier is not None else ()
             self._note(named, this)
             return this, repeats
         text = hash(body)
-        repeats = self._claim((place, text, mark.attempt - 1)) if mark.attempt else ()
+        repeats = self._claim(place, text, mark.attempt)
         self._note((place, text, mark.attempt), this)
         return this, repeats
 
@@ -78,19 +80,26 @@ class RecentCalls:
         this, repeats = self.add(place, mark, body, "")
         this.calls, this.failed = repeats, True
 
-    def _claim(self, place: Hashable) -> tuple[str, ...]:
-        free = [known for known in self._tries.get(place, ()) if not known.repeated]
+    def _claim(self, place: tuple[str, ...], text: int, attempt: int) -> tuple[str, ...]:
+        for earlier in range(min(attempt, _MOST_TRIES) - 1, -1, -1):
+            free = [known for known in self._tries.get((place, text, earlier), ()) if not known.repeated]
+            if free:
+                break
+        else:
+            return ()  # none ever came here, or long ago
         sure = next((known for known in free if known.failed), free[0] if len(free) == 1 else None)
         if sure is None:
-            # None, where the first try never came here, or long ago.
             return tuple(call for known in free for call in known.calls)
         sure.repeated = True
         return sure.calls
 
     def _note(self, place: Hashable, this: Try) -> None:
-        tries = self._tries.setdefault(place, [])
-        tries.append(this)
-        del tries[:-_REMEMBERED_EQUAL]
+        self._tries.setdefault(place, []).append(this)
         self._tries.move_to_end(place)
-        if len(self._tries) > _REMEMBERED:
-            self._tries.popitem(last=False)
+        self._count += 1
+        while self._count > _REMEMBERED:
+            if len(self._tries) > 1:
+                self._count -= len(self._tries.popitem(last=False)[1])
+            else:
+                del self._tries[place][0]
+                self._count -= 1

@@ -244,7 +244,7 @@ class OpenRun:
         self.seating = seating
         self.journal = journal
         self.recent = RecentCalls()
-        self.closed = False
+        self.closed = self.dropped = False
         self.gone = asyncio.Event()
         self._calls: set[UnderWay] = set()
         self._idle = asyncio.Event()

@@ -60,9 +60,10 @@ class Publisher(Protocol[W_contra]):
         ...
 
     async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
-        """Puts the weights that are in place at further endpoints, to which no call goes yet. Raises `PublishFailed`.
+        """Puts the weights that are in place at those of the endpoints that the state does not have, to which no call
+        goes yet; the policy is served from all of them then. Raises `PublishFailed`.
 
-        `api_key` is theirs, None for none, and is given where `serve_from` was given one.
+        `api_key` is the key of them all, None for none, and is given where `serve_from` was given one.
         """
         ...
 
@@ -137,7 +138,7 @@ class PublishedPolicy(Generic[W]):
         async with self._lock:
             await self._settle()
             state = await self.policy.state()
-            await self.publisher.join([one for one in endpoints if one not in state.endpoints], state, **key)
+            await self.publisher.join(endpoints, state, **key)
             return await self.policy.change(endpoints=endpoints, replaces=state.version, **key)
 
     async def _publish(self, weights: W, version: int | None) -> int:

@@ -8,7 +8,6 @@ token is under the mask of exactly one row.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -291,7 +290,7 @@ def _unfit(call: CallRecord) -> str | None:
     if call.logprobs is None or len(call.logprobs) != len(call.token_ids):
         return "no logprobs"
     # One that is not a number, or minus infinite, makes the sum so.
-    return None if math.isfinite(sum(call.logprobs)) else "logprobs not finite"
+    return None if finite(sum(call.logprobs)) else "logprobs not finite"
 
 
 def _row(instance: Instance, policy: str, thread: Thread) -> Row:

@@ -62,12 +62,14 @@ class VllmLora:
     ) -> AsyncGenerator[str, None]:
         """Loads the adapter of a directory; see `Publisher`. A text is passed on as it is, a path as an absolute one."""
         # A name that was never there before: one that failed to unload, or an earlier trainer's, is not in the way.
-        name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', state.policy)}-v{version}-{secrets.token_hex(3)}"
+        name = f"{_prefix(state)}{version}-{secrets.token_hex(3)}"
         path = _path(weights)
+        self._know_servers(state)
+        self._check_keys(state.endpoints)
         async with self._undone(state.endpoints, name):
             await self._load(state.endpoints, name, path, state)
             yield name
-        loaded = self._loaded.setdefault(state.policy, {})
+        loaded = self._loaded[state.policy]
         loaded[name] = path
         while len(loaded) > self.keep + 1:
             oldest = next(iter(loaded))
@@ -79,18 +81,44 @@ class VllmLora:
 
         Endpoints at other servers than those of the policy need `api_key`, if there is a key: else `InvalidArguments`.
         """
-        known = {URL(endpoint).origin() for endpoint in state.endpoints} | self._keys.keys()
-        for origin in [URL(endpoint).origin() for endpoint in endpoints]:
-            if api_key is not UNCHANGED:
-                self._keys[origin] = api_key
-            elif self._key is not None and origin not in known:
+        further = [endpoint for endpoint in endpoints if endpoint not in state.endpoints]
+        self._know_servers(state)
+        before = dict(self._keys)
+        if api_key is UNCHANGED:
+            self._check_keys(further)
+        else:
+            self._keys.update((_server(endpoint), api_key) for endpoint in endpoints)
+        adapter = re.fullmatch(rf"{re.escape(_prefix(state))}\d+-[0-9a-f]{{6}}", state.model)
+        if further and adapter and state.model not in self._loaded[state.policy]:
+            said = (
+                f"nobody knows here where the adapter {state.model!r} is from; publish, and it serves what you publish"
+            )
+            raise publish_failed(state, [failure(one, None, said) for one in further])
+        try:
+            for name, path in self._loaded.get(state.policy, {}).items():
+                # One that was served from before may have it still.
+                await self._unload(further, name)
+                async with self._undone(further, name):
+                    await self._load(further, name, path, state)
+        except BaseException:
+            self._keys = before
+            raise
+
+    def _know_servers(self, state: PolicyState) -> None:
+        """Takes the servers that a policy has at first for those of the key."""
+        if state.policy not in self._loaded:
+            self._loaded[state.policy] = {}
+            for endpoint in state.endpoints:
+                self._keys.setdefault(_server(endpoint), self._key)
+
+    def _check_keys(self, endpoints: Iterable[str]) -> None:
+        """Raises `InvalidArguments` for a server that no key was given for, nor that it takes none."""
+        for server in map(_server, endpoints):
+            if self._key is not None and server not in self._keys:
                 raise InvalidArguments(
-                    f"the api_key of this VllmLora was not given for {origin}; give `api_key` with the endpoints, None "
-                    "if they take none"
+                    f"the api_key of this VllmLora was not given for {server}; give `api_key` with the endpoints "
+                    "(`PublishedPolicy.serve_from`), None if they take none"
                 )
-        for name, path in self._loaded.get(state.policy, {}).items():
-            async with self._undone(endpoints, name):
-                await self._load(endpoints, name, path, state)
 
     @asynccontextmanager
     async def _undone(self, endpoints: Sequence[str], name: str) -> AsyncGenerator[None, None]:
@@ -123,7 +151,7 @@ class VllmLora:
 
     async def _ask(self, endpoint: str, verb: str, body: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
         url = f"{endpoint.rstrip('/')}/{verb}"
-        key = self._keys.get(URL(endpoint).origin(), self._key)
+        key = self._keys.get(_server(endpoint))
         try:
             with transport_errors(url):
                 async with shared_http().post(
@@ -142,6 +170,15 @@ class VllmLora:
         if response.status == 404 and said == "Not Found":
             said += " (start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)"
         return failure(endpoint, response.status, said)
+
+
+def _server(endpoint: str) -> URL:
+    return URL(endpoint).origin()
+
+
+def _prefix(state: PolicyState) -> str:
+    """What the names of a policy's adapters begin with."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", state.policy) + "-v"
 
 
 def _path(weights: str | os.PathLike[str]) -> str:

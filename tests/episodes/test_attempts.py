@@ -42,6 +42,26 @@ def test_a_call_that_nobody_recorded_may_be_the_one_as_well() -> None:
     assert unheard_calls([call("k1"), call("k2", retry_among=["gone", "lost"])]) == {}
 
 
+def test_a_retry_by_its_count_alone_repeats_the_latest_try_before_it_that_asked_the_same() -> None:
+    """As where the gateway was started again in between, and what it knew of its calls is gone."""
+    asked = {"request": {"messages": ["a"]}}
+    assert unheard_calls([call("k1", **asked), call("k2", attempt=1, **asked)]) == {"k1": "retried"}
+    assert unheard_calls([call("k1", **asked), call("k2", attempt=2, **asked)]) == {"k1": "retried"}
+    assert unheard_calls([call("k1", request={}), call("k2", attempt=1, **asked)]) == {}
+    elsewhere = CallRecord("k2", "t2", "a", "A", started=2.0, attempt=1, **asked)
+    assert unheard_calls([call("k1", **asked), elsewhere]) == {}
+    both = [call("k1", **asked), call("k2", **asked), call("k3", attempt=1, **asked)]
+    assert unheard_calls(both) == dict.fromkeys(("k1", "k2"), "ambiguous retry")
+    chain = [call("k1", **asked), call("k2", attempt=1, **asked), call("k3", attempt=2, **asked)]
+    assert unheard_calls(chain) == {"k1": "retried", "k2": "retried"}
+
+
+def test_a_call_that_names_itself_is_heard() -> None:
+    assert unheard_calls([call("k1", retry_among=["k1", "gone"])]) == {}
+    assert unheard_calls([call("k1"), call("k2", retry_among=["k1", "k2"])]) == {"k1": "retried"}
+    assert unheard_calls([call("k1", retry_of="k1"), call("k2", retry_among=["k2"])]) == {}
+
+
 def test_a_retry_that_failed_still_says_that_an_answer_was_not_heard() -> None:
     """Which is no reason to leave it out where it is the only one: it is all that the agent may have gone on with."""
     calls = [call("k1"), failed("k2", retry_of="k1")]
@@ -63,14 +83,15 @@ def test_whatever_the_marks_an_answer_that_no_mark_names_is_heard(data: st.DataO
     calls: list[CallRecord] = []
     for name in names:
         status = data.draw(st.sampled_from(["ok", "ok", "transport_error"]))
-        among = data.draw(st.lists(st.sampled_from([*names, "gone"]), unique=True, max_size=3))
+        earlier = [one.call_id for one in calls]
+        among = data.draw(st.lists(st.sampled_from([*earlier, "gone"]), unique=True, max_size=3))
         marks = {"retry_among": among} if len(among) > 1 else {"retry_of": among[0]} if among else {}
         calls.append(call(name, status=status, **marks))
     found = unheard_calls(calls)
     named = {name for one in calls for name in (*(one.retry_among or ()), one.retry_of)}
-    circles = any(one.retry_of is not None for one in calls)
+    retries = {one.call_id for one in calls if one.retry_of or one.retry_among}
     assert all(one.status == "ok" for one in calls if one.call_id in found)
-    assert circles or found.keys() <= named
+    assert found.keys() <= named | retries
     # One of all answers was the last, and that one is in nobody's place.
     answered = [one.call_id for one in calls if one.status == "ok"]
     assert not answered or len(found) < len(answered) or "ambiguous retry" in found.values()

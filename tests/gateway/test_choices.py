@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_env.episodes import CallRecord, Episode, TurnRecord, record_from_json
+from agent_env.episodes import CallRecord, Episode, TurnRecord, message_graph, record_from_json
 from agent_env.gateway import RunHandle
 from agent_env.net import shared_http
 from agent_env.training.rows import cut_rows
@@ -103,6 +103,10 @@ async def test_each_choice_of_an_answer_has_a_record_and_is_trained_once(
     made = Episode("e1")
     made.add([TurnRecord("t1", "a@1.0.0", "s1"), *calls])
     made.score("x", 1.0)
+    assert first.request["n"] == 3 and {call.request is None for call in others} == {True}
+    graph = message_graph(made.traces[0])
+    assert [node.token_ids for node in graph if node.sampled] == [[7, 8], [7], [9]]
+    assert [node.message["content"] for node in graph if not node.sampled] == ["boat"]
     rows, report = cut_rows([made])
     assert sorted((row.token_ids, row.loss_mask) for row in rows) == [
         ([1, 2, 7], [0, 0, 1]),
@@ -117,11 +121,44 @@ async def test_one_choice_that_is_none_costs_the_call_and_nothing_is_half_record
 ) -> None:
     upstream.answer = answered("chat")
     upstream.answer["choices"][1]["token_ids"] = ["seven"]
+    status, _ = await refused(run, n=3)
+    (call,) = await kept(run)
+    assert status == 502 and call.status == "protocol_error" and call.token_ids is None
+
+
+async def test_more_choices_than_are_recorded_are_refused_before_they_are_sampled(
+    run: RunHandle, upstream: Upstream
+) -> None:
+    status, told = await refused(run, n=129)
+    assert status == 400 and "at most 128 choices" in told and upstream.asked == [] and await kept(run) == []
+
+
+async def test_an_answer_of_more_choices_than_are_recorded_is_told_as_the_servers_fault(
+    run: RunHandle, upstream: Upstream
+) -> None:
+    upstream.answer = {**answered("chat"), "choices": [choice("chat", index, [7], "stop") for index in range(129)]}
+    status, told = await refused(run)
+    (call,) = await kept(run)
+    assert status == 502 and "129 choices" in told and call.status == "protocol_error" and call.token_ids is None
+
+
+@pytest.mark.parametrize("dialect", ["responses", "messages"])
+async def test_a_translated_answer_has_one_choice(run: RunHandle, upstream: Upstream, dialect: str) -> None:
+    """Of several, the agent would hear of one, and the others would have been sampled for nobody."""
+    path, body = dialect, {"input": "boat", "messages": [{"role": "user", "content": "b"}], "max_tokens": 5}
+    status, told = await refused(run, path=path, n=3, **body)
+    assert status == 400 and "one choice" in told and upstream.asked == []
+    for choices in ([choice("chat", 1, [7], "stop")], [choice("chat", 1, [7], "stop"), choice("chat", 0, [8], "stop")]):
+        upstream.answer = {**answered("chat"), "choices": choices}
+        status, told = await refused(run, path=path, **body)
+        assert status == 502 and "no chat completion" in told
+    assert [call.token_ids for call in await kept(run)] == [None, None]
+
+
+async def refused(run: RunHandle, *, path: str = PATHS["chat"], **fields: Any) -> tuple[int, str]:
     seen = run.episode("e1", "a")
     assert seen.route is not None
     headers = {"Authorization": f"Bearer {seen.route.token}"}
-    url = f"{seen.model_url('t1')}/{PATHS['chat']}"
-    async with shared_http().post(url, json={"model": "x", "messages": [], "n": 3}, headers=headers) as response:
-        assert response.status == 502
-    (call,) = await kept(run)
-    assert call.status == "protocol_error" and call.token_ids is None
+    url = f"{seen.model_url('t1')}/{path}"
+    async with shared_http().post(url, json={"model": "x", "messages": [], **fields}, headers=headers) as response:
+        return response.status, str((await response.json())["error"]["message"])

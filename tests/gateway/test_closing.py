@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -24,6 +26,7 @@ from agent_env.net import shared_http
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
 ADMIN = "admin-token"
+COMPLETION: dict[str, Any] = json.loads((Path(__file__).parent / "completion.json").read_text())
 Upstream = Any
 """The model server of the fixture `upstream`."""
 Chat = Callable[..., Awaitable[Any]]
@@ -59,13 +62,19 @@ def journal(directory: Path) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def opened(
-    serve: Serve, directory: Path, endpoint: str, *, seconds: float = 30.0, keep: bool = True
+    serve: Serve, directory: Path, endpoint: str, *, seconds: float = 30.0, keep: bool = True, **options: Any
 ) -> AsyncGenerator[RunHandle]:
     """A run at a gateway of its own, which waits so long for calls that are under way."""
     with anyio.fail_after(30):
-        async with serve(directory, close_seconds=seconds) as gateway:
+        async with serve(directory, close_seconds=seconds, **options) as gateway:
             seats = {"a": SeatPolicy("A", (endpoint,))}
             yield await RunHandle.open(gateway, ADMIN, seats, run="r1", keep_journal=keep)
+
+
+async def until_kept(run: RunHandle, count: int) -> None:
+    """Waits until so many records of the episode are on disk."""
+    while len((await run.collect(["e1"]))["e1"]) < count:
+        pass
 
 
 async def until_closing(run: RunHandle) -> None:
@@ -221,7 +230,7 @@ async def test_a_caller_that_does_not_read_keeps_no_run_open(
 async def test_a_caller_that_does_not_read_its_whole_answer_keeps_no_run_open_either(
     tmp_path: Path, upstream: Upstream, serve: Serve
 ) -> None:
-    upstream.answer = {**upstream.answer, "padding": "x" * 30_000_000}
+    upstream.answer = {**upstream.answer, "padding": "x" * 20_000_000}
     async with opened(serve, tmp_path, upstream.url) as run:
         seen = run.episode("e1", "a")
         assert seen.route is not None
@@ -311,6 +320,31 @@ async def test_what_is_dropped_is_not_waited_for_and_its_callers_are_told_all_th
     assert not (tmp_path / "r1.jsonl").exists()
 
 
+@pytest.mark.parametrize("first", ["", "?journal=drop"])
+async def test_a_run_whose_journal_is_dropped_while_it_is_being_closed_leaves_none(
+    tmp_path: Path, upstream: Upstream, serve: Serve, first: str
+) -> None:
+    upstream.hold = asyncio.Event()
+    async with opened(serve, tmp_path, upstream.url) as run:
+        asking = asyncio.ensure_future(ask(run))
+        await upstream.arrived.wait()
+
+        async def delete(query: str) -> int:
+            headers = {"Authorization": f"Bearer {ADMIN}"}
+            async with shared_http().delete(f"{run.gateway}/runs/{run.run}{query}", headers=headers) as response:
+                return response.status
+
+        closing = asyncio.ensure_future(delete(first))
+        await until_closing(run)
+        dropping = asyncio.ensure_future(delete("" if first else "?journal=drop"))
+        upstream.hold.set()
+        assert await closing == 200 and await dropping in (200, 404)
+        assert (await asking)[0] in (200, 410)
+        if not first:
+            assert await dropping == 200
+        assert not (tmp_path / "r1.jsonl").exists()
+
+
 async def test_a_run_that_is_being_closed_is_opened_again_and_closed_twice_when_it_is_gone(
     tmp_path: Path, upstream: Upstream, serve: Serve
 ) -> None:
@@ -357,3 +391,36 @@ async def test_a_journal_that_is_closed_says_that_it_takes_no_record(tmp_path: P
     with anyio.fail_after(5), pytest.raises(TransportError, match=r"'r1\.jsonl' is closed and takes no record"):
         await closed.append("e1", [b'{"episode":"e1"}\n'])
     assert len(journal(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_caller_that_does_not_read_holds_no_policy_and_leaves_its_records(
+    tmp_path: Path, upstream: Upstream, serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """It asks twice on one connection, and the first answer, which it leaves there, is in the way of the second."""
+    monkeypatch.setattr("agent_env.gateway.proxy._LAST_SECONDS", 0.2)
+    async with opened(serve, tmp_path, upstream.url, model_seconds=4.0) as run:
+        seen = run.episode("e1", "a")
+        assert seen.route is not None
+        token, url = seen.route.token, urlsplit(seen.model_url("t1") + "/chat/completions")
+
+        def request(**fields: Any) -> bytes:
+            body = json.dumps({"model": "x", "messages": [], **fields}).encode()
+            head = f"POST {url.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+            return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+        message = {**COMPLETION["choices"][0], "message": {"role": "assistant", "content": "x" * 20_000_000}}
+        upstream.answer = {**COMPLETION, "choices": [message]}
+        loop = asyncio.get_running_loop()
+        with socket.create_connection((url.hostname, url.port or 80)) as caller, anyio.fail_after(30):
+            caller.setblocking(False)
+            await loop.sock_sendall(caller, request())
+            await until_kept(run, 1)
+            upstream.answer = COMPLETION
+            upstream.pieces = [b"data: [DONE]\n\n"] if stream else None
+            await loop.sock_sendall(caller, request(stream=stream))
+            await until_kept(run, 2)
+            async with run.policy("A").quiet(drain_seconds=5):
+                assert (await run.policy("A").state()).in_flight == 0
+    first, second = journal(tmp_path)
+    assert first["status"] == "ok" and second["status"] in ("ok", "deadline_exceeded")

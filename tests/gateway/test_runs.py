@@ -214,6 +214,19 @@ async def test_records_of_several_episodes_are_a_list_of_objects(run: RunHandle,
         await post(f"{run.gateway}/runs/{run.run}/records", body)
 
 
+async def test_more_items_than_a_request_may_have_are_refused_and_posted_in_parts(
+    run: RunHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidArguments, match="at most 4096 items are posted at once, not 4097"):
+        await post(f"{run.gateway}/runs/{run.run}/records", [{}] * 4097)
+    sent = len((await post(f"{run.gateway}/runs/{run.run}/records", [{}] * 4096))["results"])
+    assert sent == 4096
+    monkeypatch.setattr("agent_env.gateway.app.MOST_POSTED", 3)
+    monkeypatch.setattr("agent_env.gateway.collector_client.MOST_POSTED", 3)
+    await asyncio.gather(*(RunRecorder(run.episode("e1", "a")).record([TURN]) for _ in range(8)))
+    assert len((await run.collect(["e1"]))["e1"]) == 8
+
+
 async def test_a_collector_that_is_gone_is_a_transport_error(run: RunHandle) -> None:
     seen = run.episode("e1", "a")
     gone = Run("http://127.0.0.1:9", seen.run, seen.episode, seen.seat, seen.routes)

@@ -276,3 +276,15 @@ async def test_an_answer_that_is_too_deep_to_be_written_leaves_a_record(
     _, *records = (tmp_path / "r1.jsonl").read_text().splitlines()
     assert len(records) == len(depths)
     assert '"status":"ok"' in records[0] and '"status":"protocol_error"' in records[-1]
+
+
+@pytest.mark.parametrize("place", ["usage", "policy_version"])
+async def test_a_part_of_an_answer_that_is_too_deep_to_be_written_leaves_a_record(
+    run: RunHandle, upstream: Upstream, chat: Chat, place: str
+) -> None:
+    deep = b"[" * 700 + b"]" * 700
+    whole = json.dumps({**COMPLETION, place: {"x": "HERE"}}).encode().replace(b'"HERE"', deep)
+    upstream.answer = whole
+    assert (await chat(run.episode("e1", "a"))).status == 200
+    (record,) = (await run.collect(["e1"]))["e1"]
+    assert record["status"] == "protocol_error" and "nested" in record["error"]["message"]

@@ -53,6 +53,12 @@ class Adapters:
             body, more = body + message["body"], message.get("more_body")
         asked = json.loads(body)
         match scope["path"].rsplit("/", 1)[1]:
+            case "load_lora_adapter" if asked["lora_name"] in self.names:
+                await refuse(send, 400, "The lora adapter has already been loaded.")
+                return
+            case "unload_lora_adapter" if asked["lora_name"] not in self.names:
+                await refuse(send, 404, "The lora adapter cannot be found.")
+                return
             case "load_lora_adapter":
                 self.names.add(asked["lora_name"])
             case "unload_lora_adapter":
@@ -63,6 +69,12 @@ class Adapters:
         answer = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+async def refuse(send: Any, status: int, message: str) -> None:
+    head = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": json.dumps({"error": {"message": message}}).encode()})
 
 
 @asynccontextmanager
@@ -136,4 +148,62 @@ async def test_an_address_more_of_the_same_server_needs_no_key_again(tmp_path: P
         policy = PublishedPolicy(run.policy("solver"), VllmLora(api_key="one"))
         more = here.removesuffix("/v1") + "/other/v1"
         assert (await policy.serve_from([here, more])).endpoints == (here, more)
+        assert {await status_of(run, f"e{number}") for number in range(6)} == {200}
+
+
+async def test_the_key_of_a_server_is_changed_where_it_is(tmp_path: Path) -> None:
+    server = Keyed(Adapters(), "one")
+    async with opened(tmp_path, server, key="one") as (run, (here,)):
+        policy = PublishedPolicy(run.policy("solver"), VllmLora(api_key="one"))
+        await policy.publish("/a/1")
+        server.wanted = "Bearer two"
+        await policy.serve_from([here], api_key="two")
+        assert await policy.publish("/a/2") == 2 and await status_of(run, "e1") == 200
+
+
+async def test_a_server_that_was_left_out_is_taken_back(tmp_path: Path) -> None:
+    first, second = Keyed(Adapters(), None), Keyed(Adapters(), None)
+    async with opened(tmp_path, first, second, key=None) as (run, (here, there)):
+        policy = PublishedPolicy(run.policy("solver"), VllmLora())
+        await policy.serve_from([here, there])
+        await policy.publish("/a/1")
+        await policy.serve_from([here])
+        state = await policy.serve_from([here, there])
+        assert state.endpoints == (here, there) and state.model in second.app.names
+        assert {await status_of(run, f"e{number}") for number in range(6)} == {200}
+
+
+async def test_a_server_that_the_gateway_was_given_alone_is_not_shown_the_publishers_key(tmp_path: Path) -> None:
+    first, second = Keyed(Adapters(), "one"), Keyed(Adapters(), "two")
+    async with opened(tmp_path, first, second, key="one") as (run, (_, there)):
+        policy = PublishedPolicy(run.policy("solver"), VllmLora(api_key="one"))
+        await policy.publish("/a/1")
+        await run.policy("solver").change(endpoints=[there], api_key="two")
+        with pytest.raises(InvalidArguments, match="was not given for"):
+            await policy.publish("/a/2")
+        assert second.shown == []
+        await policy.serve_from([there], api_key="two")
+        assert await policy.publish("/a/2") == 2 and set(second.shown) == {"Bearer two"}
+
+
+async def test_a_join_that_fails_leaves_the_key_as_it_was(tmp_path: Path) -> None:
+    server = Keyed(Adapters(), "one")
+    async with opened(tmp_path, server, key="one") as (run, (here,)):
+        policy = PublishedPolicy(run.policy("solver"), VllmLora(api_key="one"))
+        await policy.publish("/a/1")
+        with pytest.raises(PublishFailed):
+            await policy.serve_from([here, here.removesuffix("/v1") + "/second/v1"], api_key="wrong")
+        assert await policy.publish("/a/2") == 2 and await status_of(run, "e1") == 200
+
+
+async def test_a_trainer_that_was_started_again_says_that_it_cannot_bring_what_it_did_not_load(tmp_path: Path) -> None:
+    first, second = Keyed(Adapters(), None), Keyed(Adapters(), None)
+    async with opened(tmp_path, first, second, key=None) as (run, (here, there)):
+        await PublishedPolicy(run.policy("solver"), VllmLora()).publish("/a/1")
+        again = PublishedPolicy(run.policy("solver"), VllmLora())
+        with pytest.raises(PublishFailed, match="publish, and it serves what you publish"):
+            await again.serve_from([here, there])
+        assert (await again.policy.state()).endpoints == (here,)
+        await again.publish("/a/2")
+        await again.serve_from([here, there])
         assert {await status_of(run, f"e{number}") for number in range(6)} == {200}

@@ -186,6 +186,12 @@ def test_a_mark_that_leads_nowhere_or_round_in_a_circle_costs_no_token_twice() -
     assert [row.calls for row in rows] == [["k2"]] and report.dropped == {"retried": 1}
 
 
+def test_whole_numbers_beyond_a_float_are_no_logprobs() -> None:
+    for odd in ([10**308, 10**308], [-(10**308), -(10**308)], [1e308, 1e308], [float("-inf"), 0.0]):
+        rows, report = cut_rows([episode(call("k1", [5], [7, 8], logprobs=odd))])
+        assert rows == [] and report.dropped == {"logprobs not finite": 1}
+
+
 def test_conversations_that_interleave_in_one_session_each_merge() -> None:
     """Joining calls in the order in which they came breaks every row where sub-agents take turns (rllm pull requests
     772 to 775)."""

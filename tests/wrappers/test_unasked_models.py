@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 from urllib.request import urlopen
 
@@ -143,6 +144,88 @@ async def test_an_agent_whose_model_cannot_be_seen_is_refused(models: ModelServe
     assert not shows_client(agent)
     with pytest.raises(WrapError, match=NOT_ASKED + r".*return Done\(text, usage=Usage\(\)\)"):
         await done(wrap(agent), model=models.route("red"))
+
+
+class Equal(type):
+    """Classes that are asked nothing, not even whether they are another one."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise AssertionError("nothing is run")
+
+    __hash__ = type.__hash__
+
+
+class Lazy(type):
+    """Classes that make up what they are."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__module__", "__mro__", "__dict__"):
+            raise AssertionError(f"nothing is run, and {name!r} was asked for")
+        return type.__getattribute__(cls, name)
+
+
+class OfEqual(metaclass=Equal):
+    pass
+
+
+class OfLazy(metaclass=Lazy):
+    pass
+
+
+class Slotted:
+    """Holds what it is given where no `__dict__` tells it."""
+
+    __slots__ = ("held", "never_set")
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+    def __call__(self, message: str) -> str:
+        return "no"
+
+
+class Several(list[object]):
+    """A collection of a class of its own."""
+
+    def __iter__(self) -> Iterator[object]:
+        raise AssertionError("nothing is run")
+
+
+@pytest.mark.parametrize("odd", [OfEqual(), OfEqual, OfLazy(), OfLazy, ModuleType("m"), Several([3]), range(3)])
+def test_no_code_of_what_an_agent_holds_is_run_to_look_at_it(odd: Any) -> None:
+    assert not shows_client(Holder(odd))
+    with client() as held:
+        assert shows_client(Holder([held, odd])) and shows_client(Holder([odd, held]))
+
+
+def test_what_slots_and_collections_of_own_classes_hold_is_seen() -> None:
+    with client() as held:
+        assert shows_client(Slotted(held)) and shows_client(Holder(Several([held])))
+    assert not shows_client(Slotted(3))
+
+
+def test_a_look_bears_what_threads_change_and_what_is_long() -> None:
+    class Shifting(dict[int, int]):
+        pass
+
+    held = Shifting({number: number for number in range(10)})
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            held.update({len(held): 0})
+            if len(held) > 1500:
+                held.clear()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(200):
+            assert not shows_client(Holder(held))
+    finally:
+        ended.set()
+        changing.join()
+    assert not shows_client(Holder(list(range(10**6))))
 
 
 async def test_what_holds_itself_is_looked_at_once() -> None:

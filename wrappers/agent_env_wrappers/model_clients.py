@@ -7,7 +7,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from types import CodeType, FunctionType, MethodType, ModuleType
+from itertools import islice
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from agent_env_wrappers.openai_client_hook import SDKS
@@ -36,7 +37,9 @@ def shows_client(agent: object) -> bool:
         if not roots.isdisjoint(SDKS):
             return True
         if home in roots or issubclass(type(item), _HOLDERS):
-            left.extend(_within(item))
+            # What threads of the agent change meanwhile is looked at as far as it is there.
+            with suppress(RuntimeError):
+                left.extend(islice(_within(item), _MOST))
     return False
 
 
@@ -48,16 +51,26 @@ def _home(agent: object) -> str:
 
 
 def _root(item: Any) -> str:
-    name = item.__name__ if type(item) is ModuleType else item.__module__
+    if type(item) is ModuleType:
+        name = vars(item).get("__name__")
+    elif issubclass(type(item), type):
+        name = _plain(item, "__module__")
+    else:
+        name = item.__module__
     return name.partition(".")[0] if isinstance(name, str) else ""
+
+
+def _plain(kind: type[Any], name: str) -> Any:
+    """What a class says of itself, whatever its metaclass would say."""
+    return type.__dict__[name].__get__(kind)
 
 
 def _roots(item: Any) -> set[str]:
     """The packages that an object is of, with those of all classes that it is an instance of."""
-    if type(item) in (ModuleType, FunctionType):
+    if type(item) is ModuleType or type(item) is FunctionType:
         return {_root(item)}
     # By its type alone: what an object says of itself may be made up by code of its own, as that of a proxy is.
-    return {_root(kind) for kind in (item if issubclass(type(item), type) else type(item)).__mro__}
+    return {_root(kind) for kind in _plain(item if issubclass(type(item), type) else type(item), "__mro__")}
 
 
 def _within(item: Any) -> Iterator[object]:
@@ -71,19 +84,29 @@ def _within(item: Any) -> Iterator[object]:
         yield from _used(item)
     elif issubclass(kind, dict):
         yield from dict.values(item)
-    elif kind in (list, tuple, set, frozenset):
-        yield from item
+    elif issubclass(kind, list | tuple | set | frozenset):
+        yield from _items(item)
     elif kind is property:
         yield item.fget
-    elif kind in (classmethod, staticmethod):
+    elif kind is classmethod or kind is staticmethod:
         yield item.__func__
     elif issubclass(kind, type):
-        yield from vars(item).values()
-        yield from item.__mro__
+        yield from _plain(item, "__dict__").values()
+        yield from _plain(item, "__mro__")
     elif kind is not ModuleType:  # of a module, code uses what it names
         yield kind
         with suppress(AttributeError):
             yield from object.__getattribute__(item, "__dict__").values()
+        for owner in _plain(kind, "__mro__"):
+            for member in _plain(owner, "__dict__").values():
+                if type(member) is MemberDescriptorType:  # a slot
+                    with suppress(AttributeError):
+                        yield member.__get__(item)
+
+
+def _items(item: Any) -> Iterator[object]:
+    """What a collection has in it, by its own type's ways and none of a class that was made of it."""
+    return next(plain for plain in (list, tuple, set, frozenset) if issubclass(type(item), plain)).__iter__(item)
 
 
 def _used(function: FunctionType) -> Iterator[object]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_env.episodes import CallRecord, EdgeRecord, Episode, MessageNode, Trace, message_graph
-from agent_env.episodes.attempts import unheard_calls
+from agent_env.episodes.attempts import unheard_calls, with_requests
 from agent_env.episodes.lines import LineReader, replacing
 from agent_env.errors import ProtocolError
 from agent_env.training.exports.verifiers_messages import messages_of
@@ -125,7 +125,7 @@ def _trace(instance: Instance, episode: Episode, task: Record, retried: Abstract
             "trainable": trace.trainable is not False,
         },
         "nodes": nodes,
-        "calls": [_call(call, places.get(call.call_id)) for call in instance.calls],
+        "calls": [_call(call, places.get(call.call_id)) for call in with_requests(instance.calls)],
         "rewards": rewards,
         "metrics": metrics,
         "info": {KEY: _info(instance, episode, places, sources)},
