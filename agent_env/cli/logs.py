@@ -24,12 +24,21 @@ class _Sentences(logging.Handler):
             line = self.format(record)
         else:
             line = record.getMessage()
-            cause = None if record.exc_info is None else record.exc_info[1]
+            cause = None if record.exc_info is None else _first(record.exc_info[1])
             if cause is not None and str(cause) not in line:
-                line += f" {type(cause).__name__}: {' '.join(str(cause).split())}; --debug shows the traceback"
+                name, words = type(cause).__name__, " ".join(str(cause).split())
+                line += f": {words}" if line.endswith(name) else f" {name}: {words}"
+                line += "; --debug shows the traceback"
         if line not in self._told:
             self._told.add(line)
             errors.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _first(error: BaseException | None) -> BaseException | None:
+    """What an error came of: what an agent raised, and not that it failed."""
+    while error is not None and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 @contextmanager

@@ -297,7 +297,8 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
         return
     if curve:
         rows = [(seat, *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
-        print_table(("seat", f"first {_SHOWN}", f"last {_SHOWN}", "best"), rows, title=f"mean reward, {run.id}")
+        shown = min(_SHOWN, len(curve))
+        print_table(("seat", f"first {shown}", f"last {shown}", "best"), rows, title=f"mean reward, {run.id}")
         for line in _groups(curve[-_SHOWN:]):
             console.print(line, markup=False, highlight=False)
     if checkpoint is not None:

@@ -50,8 +50,8 @@ async def agents_served(program: str | Path, *arguments: Sequence[str]) -> Async
                 raise LaunchFailed(f"{' '.join([str(program), *own])} did not start; its error is above")
         yield
     finally:
+        # One after the other, in their order: who comes first calls the others, and lets its sessions with them go.
         for process in processes:
             if process.returncode is None:
                 process.terminate()
-        for process in processes:
             await ended(process, _STOP_SECONDS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from agent_env.context import Budget, Frame, Link, Record, entered, new_call_id
-from agent_env.errors import AgentEnvError, DeadlineExceeded, PeerFailed
+from agent_env.errors import AgentEnvError, DeadlineExceeded, PeerFailed, RunClosed, Unauthenticated
 from agent_env.runtime.caller import Caller
 from agent_env.runtime.definition import Definition
 from agent_env.runtime.parts import encode_usage
@@ -162,8 +162,10 @@ class Call:
             task.cancel()
             log.error("the record of the cancelled call %s could not be kept in time", self.frame.call_id)
         elif (error := task.exception()) is not None:
-            # Whoever stops a run closes it at once, and the gateway then says no: that is no bug to trace.
-            log.error(
+            # Whoever stops a run closes it at once, and the gateway then knows nothing of it: many calls end so, and
+            # nobody is left who would read their records.
+            log.log(
+                logging.DEBUG if isinstance(error, RunClosed | Unauthenticated) else logging.ERROR,
                 "the record of the cancelled call %s could not be kept: %s",
                 self.frame.call_id,
                 error,

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from agent_env.context import Peer, PeerSource
-from agent_env.errors import AgentEnvError, InvalidArguments, NotSupported, UnknownTool
+from agent_env.errors import AgentEnvError, InvalidArguments, NotSupported, TransportError, UnknownTool
 from agent_env.runtime import chat
 from agent_env.runtime.activity import Activity
 from agent_env.runtime.caller import Caller
@@ -306,6 +306,8 @@ class Runtime:
         for peer in peers or ():
             try:
                 await peer.aclose()
+            except TransportError as error:
+                log.warning("the session of %s with its peer %s was not released: %s", agent, peer.name, error)
             except Exception:
                 log.warning("the session of %s with its peer %s was not released", agent, peer.name, exc_info=True)
         release = getattr(self.definition.wrapper, "release", None)

@@ -129,7 +129,9 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
         seen.add(id(cause))
         if isinstance(cause, AgentEnvError):
             return PeerFailed(
-                f"{agent} called another agent, which failed: {cause.message}", error=cause.to_wire(), agent=agent
+                f"{agent} asked another agent, or its model, which failed: {cause.message}",
+                error=cause.to_wire(),
+                agent=agent,
             )
         if isinstance(cause, BaseExceptionGroup):
             group = cast("BaseExceptionGroup[BaseException]", cause)

@@ -117,6 +117,12 @@ class RowReport:
         """The part of the captured sampled tokens that rows deliver; None without tokens."""
         return self.delivered_tokens / self.captured_tokens if self.captured_tokens else None
 
+    def reasons(self) -> str:
+        """Why model calls made no row, the most frequent reason first."""
+        if not self.dropped:
+            return "no model call of a seat to train was recorded"
+        return ", ".join(f"{reason} ({count})" for reason, count in self.dropped.most_common())
+
     def drop(self, call: CallRecord, reason: str) -> None:
         """Counts a call of which no row is made."""
         self.dropped[reason] += 1
@@ -134,8 +140,9 @@ def cut_rows(
     """Cuts the rows of episodes, of all seats or of those given; frozen traces make none.
 
     A call makes no row when it failed, was retried or may have been, or its server gave no token ids or logprobs, and
-    when its episode is not ok, came twice, is among those `refused` (reasons by id), or has nothing scored for it; the report says how
-    many and why. A call that continues no one call for certain gets a row apart, or none with `ambiguous="drop"`.
+    when its episode is not ok, came twice, is among those `refused` (reasons by id), or has nothing scored for it; the
+    report says how many and why. A call that continues no one call for certain gets a row apart, or none with
+    `ambiguous="drop"`.
     """
     rows, _, report = cut(episodes, seats=seats, propagation=propagation, refused=refused, ambiguous=ambiguous)
     return rows, report

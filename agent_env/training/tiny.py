@@ -57,7 +57,10 @@ class WordTokenizer:
         try:
             return [self._ids[word] for word in text.split()]
         except KeyError as error:
-            raise InvalidArguments(f"the word {error.args[0]!r} is not in the vocabulary of this model") from None
+            raise InvalidArguments(
+                f"the word {error.args[0]!r} is not in the vocabulary of this model, which has the words that it was made with "
+                "(`WordTokenizer`; of a scenario: its `words`, or those of its tasks)"
+            ) from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words of a text, without marks."""

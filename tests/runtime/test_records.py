@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from scripted_agents import ANYBODY, add, counting
 
 from agent_env.context import CallContext, Record, Route, Run, current_frame
 from agent_env.episodes.records import TurnRecord, record_from_json
-from agent_env.errors import AgentFailed, DeadlineExceeded, TransportError
+from agent_env.errors import AgentEnvError, AgentFailed, DeadlineExceeded, RunClosed, TransportError, Unauthenticated
 from agent_env.net.limits import Limits
 from agent_env.runtime import calls
 from agent_env.runtime.caller import Caller
@@ -140,6 +141,29 @@ async def test_a_cancelled_call_does_not_wait_for_its_record_for_ever(
         await asyncio.wait({turn})
     assert turn.cancelled()
     assert "could not be kept" in caplog.text
+
+
+@pytest.mark.parametrize("refusal", [RunClosed("it is closed"), Unauthenticated("which run?")])
+async def test_a_cancelled_call_of_a_run_that_is_gone_says_nothing(
+    runtime_of: Any, say: Say, refusal: AgentEnvError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever stops a run with a thousand calls under way would read of each."""
+    started = asyncio.Event()
+
+    async def agent(message: str) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    journal = Journal()
+    journal.broken = refusal
+    runtime = await runtime_of(agent)
+    turn = asyncio.create_task(say(runtime, "x", caller=told(journal)))
+    with anyio.fail_after(5):
+        await started.wait()
+        turn.cancel()
+        await asyncio.wait({turn})
+    assert turn.cancelled() and not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 async def test_edges_go_with_the_record_of_the_turn_that_made_them(runtime_of: Any, say: Say) -> None:

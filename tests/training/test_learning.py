@@ -188,6 +188,14 @@ def test_who_is_frozen_is_said_of_the_seat_that_sampled_and_not_of_the_turn_it_w
     assert [call for row in rows for call in row.calls] == ["k0"]
 
 
+def test_a_batch_of_which_no_row_is_made_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    """As where `score` forgot to return what it found."""
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        learn({"worker": Pupil("worker")}, [episode("e1", None), episode("e2", None)])
+    (record,) = caplog.records
+    assert record.getMessage() == "policy 'worker' has no row to learn from in 2 episodes: not scored (2)"
+
+
 def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:
     worker = Pupil("worker")
     with caplog.at_level(logging.WARNING, "agent_env.training"):

@@ -16,7 +16,7 @@ from agent_env.errors import ConfigurationError, ProtocolError
 from agent_env.training.credit import Credit, GroupReport
 from agent_env.training.exports.labels import Label, label_of
 from agent_env.training.learning import credit_rows
-from agent_env.training.rows import Row, RowReport
+from agent_env.training.rows import Row
 
 log = logging.getLogger("agent_env.training")
 
@@ -33,14 +33,17 @@ def write_rows(
     """Cuts and credits the rows of all episodes, converts them, and writes a line for each; says of how many episodes.
 
     All rows are in memory at once, since a reward is compared with those of other episodes. What makes no row is
-    logged, with reasons, and so are groups that teach nothing: of one attempt, or all of one reward. Raises `ConfigurationError`, and leaves what was there, when there is no row at all.
+    logged, with reasons, and so are groups that teach nothing: of one attempt, or all of one reward. Raises
+    `ConfigurationError`, and leaves what was there, when there is no row at all.
     """
     played = list(episodes)
     rows, credited, report = credit_rows(played, credit=credit)
+    if not played:
+        raise ConfigurationError("there is no episode to export; see which there are: agent-env episodes list")
     if not rows:
-        raise ConfigurationError(f"none of the {len(played)} episodes makes a row to train on: {reasons(report)}")
+        raise ConfigurationError(f"none of the {len(played)} episodes makes a row to train on: {report.reasons()}")
     if report.dropped:
-        log.warning("%d of %d model calls make no row: %s", report.dropped.total(), report.calls, reasons(report))
+        log.warning("%d of %d model calls make no row: %s", report.dropped.total(), report.calls, report.reasons())
     _tell_groups(rows, credited.report(range(len(rows))))
     with replacing(path) as file:
         for row, converted in zip(rows, convert(rows), strict=True):
@@ -84,10 +87,3 @@ def package(module: str, install: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"{module} needs {error.name}, which is not installed; run: {install}") from error
-
-
-def reasons(report: RowReport) -> str:
-    """Why model calls made no row, the most frequent reason first."""
-    if not report.dropped:
-        return "no model call of a seat to train was recorded"
-    return ", ".join(f"{reason} ({count})" for reason, count in report.dropped.most_common())

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError, DeadlineExceeded
 from agent_env.training.credit import Credit
-from agent_env.training.exports.files import reasons
 from agent_env.training.exports.trl_async import rollout_samples
 from agent_env.training.learning import credit_rows
 from agent_env.training.propagation import Propagation
@@ -159,7 +158,7 @@ class RolloutWorker:
             }
         )
         if not rows:
-            log.warning("%d episodes make no row to train on: %s", len(episodes), reasons(report))
+            log.warning("%d episodes make no row to train on: %s", len(episodes), report.reasons())
         for sample in self._form(rows, version):
             await asyncio.to_thread(self._put, sample)
         return len(rows)

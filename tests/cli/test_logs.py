@@ -1,0 +1,37 @@
+"""What a command shows of the log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from agent_env.cli.logs import told_briefly
+from agent_env.errors import AgentFailed
+
+log = logging.getLogger("agent_env.runtime")
+
+
+def fail() -> None:
+    try:
+        raise KeyError("the price")
+    except KeyError as error:
+        raise AgentFailed("broken failed: the agent raised KeyError") from error
+
+
+@pytest.mark.parametrize("tracebacks", [False, True])
+def test_what_an_agent_raised_is_told_with_its_own_words_and_once(
+    tracebacks: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with told_briefly(tracebacks=tracebacks):
+        for _ in range(3):
+            try:
+                fail()
+            except AgentFailed as error:
+                log.warning("%s", error, exc_info=True)
+    told = capsys.readouterr().err
+    if tracebacks:
+        assert told.count("Traceback") == 2 and "KeyError: 'the price'" in told
+    else:
+        said = "broken failed: the agent raised KeyError: 'the price'; --debug shows the traceback"
+        assert told.split() == said.split()
