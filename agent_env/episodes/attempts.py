@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
@@ -66,9 +67,10 @@ def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]
     }
     taken = set(repeats.values())
     doubtful: set[str] = set()
+    tries = _Tries(marks.values())
     for name, call in marks.items():
-        among = call.retry_among or (() if call.retry_of is not None or not call.attempt else _earlier(call, marks))
-        free = [other for other in among if other not in taken and other != name]
+        earlier = tries.add(name, call)
+        free = [other for other in call.retry_among or earlier if other not in taken and other != name]
         one = _only(free, marks)
         if one is None:
             doubtful.update(other for other in free if other in marks)
@@ -78,16 +80,28 @@ def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]
     return repeats, doubtful - taken
 
 
-def _earlier(call: CallRecord, marks: Mapping[str, CallRecord]) -> list[str]:
-    """The calls that a retry may repeat by its count: of those of its turn that asked the same, the latest tries."""
-    found: dict[int, list[str]] = {}
-    for name, other in marks.items():
-        if other is call:
-            break
-        same = (other.parent_call_id, other.seat) == (call.parent_call_id, call.seat) and other.request == call.request
-        if same and (before := other.attempt or 0) < (call.attempt or 0):
-            found.setdefault(before, []).append(name)
-    return found[max(found)] if found else []
+class _Tries:
+    """The calls by what they asked and in which turn, for retries of which nothing but their count is known."""
+
+    def __init__(self, calls: Iterable[CallRecord]) -> None:
+        self._wanted = any(map(_counted_alone, calls))
+        self._known: dict[tuple[str, str, str], dict[int, list[str]]] = {}
+
+    def add(self, name: str, call: CallRecord) -> list[str]:
+        """Adds a call; gives those that it may repeat by its count: of what asked the same, the latest tries."""
+        if not self._wanted:
+            return []
+        asked = json.dumps(call.request, sort_keys=True)
+        known = self._known.setdefault((call.parent_call_id, call.seat, asked), {})
+        count = call.attempt or 0
+        latest = max((earlier for earlier in known if earlier < count), default=None)
+        found = [] if latest is None or not _counted_alone(call) else known[latest]
+        known.setdefault(count, []).append(name)
+        return found
+
+
+def _counted_alone(call: CallRecord) -> bool:
+    return bool(call.attempt) and call.retry_of is None and call.retry_among is None
 
 
 def _only(free: Sequence[str], marks: Mapping[str, CallRecord]) -> str | None:

@@ -73,14 +73,12 @@ def learn(
     rows, credited, report = credit_rows(
         played, seats=trainable, credit=credit, propagation=propagation, refused=refused
     )
+    if played and trainable and not rows:
+        log.warning("nobody learns from these %d episodes, which make no row: %s", len(played), report.reasons())
     lessons = Lessons(report, staleness=ages)
     for policy in {id(policy): policy for policy in trainable.values()}.values():
         indices = [index for index, row in enumerate(rows) if trainable[row.seat] is policy]
         groups = credited.report(indices)
-        if played and not indices:
-            log.warning(
-                "policy %r has no row to learn from in %d episodes: %s", policy.name, len(played), report.reasons()
-            )
         if groups.groups and not any(rows[index].advantage for index in indices):
             # Equal rewards are what success looks like; attempts that nothing is compared with are a mistake.
             log.log(

@@ -58,8 +58,8 @@ class WordTokenizer:
             return [self._ids[word] for word in text.split()]
         except KeyError as error:
             raise InvalidArguments(
-                f"the word {error.args[0]!r} is not in the vocabulary of this model, which has the words that it was made with "
-                "(`WordTokenizer`; of a scenario: its `words`, or those of its tasks)"
+                f"the word {error.args[0]!r} is not in the vocabulary of this model: it knows the words that it was made "
+                "with, those of a scenario's `words` or else of its tasks"
             ) from None
 
     def decode(self, ids: Iterable[int]) -> str:
