@@ -10,10 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = ("pretrained",)
+"""Pages whose blocks train for tens of seconds."""
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.stem, marks=[pytest.mark.long] * (page.stem in LONG)) for page in PAGES]
+)
 def test_every_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:agent_env", ROOT / "scripts" / "run_page.py", page],

@@ -79,6 +79,7 @@ def test_a_folder_without_a_policy_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_a_process_that_is_killed_leaves_its_newest_whole_checkpoint(tmp_path: Path) -> None:
     for attempt in range(3):
         runs = tmp_path / str(attempt)

@@ -130,6 +130,7 @@ async def test_an_episode_has_both_traces_the_edges_and_the_model_calls_of_each(
         assert episode.reward() in (0.0, 1.0) and episode.info["result"] == first.turn.reply
 
 
+@pytest.mark.long
 async def test_policies_that_play_together_learn_together_and_a_frozen_one_stays(tmp_path: Path) -> None:
     rng = random.Random(0)
     curve: list[float] = []
