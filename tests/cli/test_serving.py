@@ -30,6 +30,7 @@ def test_an_agent_is_served_called_listed_and_checked(cli: Any) -> None:
         assert cli("chat", "agent-b", stdin="one\ntwo\n\n").count(": ") >= 2
 
 
+@pytest.mark.long
 def test_a_pushed_release_is_launched_by_its_first_caller(cli: Any) -> None:
     pushed = cli.json("push", "agents:echo", "--name", "echo", "--version", "1.0.0")
     assert pushed["digest"].startswith("sha256:")
@@ -57,6 +58,7 @@ def stop_launched(cli: Any) -> None:
             os.kill(int(entry.name), signal.SIGTERM)
 
 
+@pytest.mark.long
 def test_changed_source_behind_a_published_version_is_refused(cli: Any) -> None:
     cli("push", "agents:echo", "--name", "echo", "--version", "1.0.0")
     agents = cli.folder / "agents.py"

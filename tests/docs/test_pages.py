@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("pretrained",)
-"""Pages whose blocks train for tens of seconds."""
+LONG = ("hub", "pretrained")
+"""Pages whose blocks take tens of seconds."""
 
 
 @pytest.mark.timeout(300)

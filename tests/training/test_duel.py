@@ -138,6 +138,7 @@ def test_without_baselines_a_reward_is_compared_with_nothing() -> None:
     assert train.ARMS["baselines"]().values == {}
 
 
+@pytest.mark.long
 def test_a_warm_model_knows_which_moves_can_be_made_and_prefers_none() -> None:
     policies = train.fresh_policies(seed=0, warm=250)
     tokenizer = policies["player"].tokenizer

@@ -76,6 +76,7 @@ def test_every_arm_of_an_example_is_trained_and_has_a_line_in_the_table(name: st
 
 
 @pytest.mark.parametrize("name", SHORTENED)
+@pytest.mark.long
 def test_going_on_with_a_run_that_there_is_not_says_so_in_a_line(name: str, tmp_path: Path) -> None:
     Run.create(tmp_path, {"scenario": "another", "options": {}}, name="other").close()
     with started(name, "--resume", "nothing", runs=tmp_path) as process:
