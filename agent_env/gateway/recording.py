@@ -57,8 +57,9 @@ class Recording:
                 "ask for fewer at a time"
             )
         # The request is told once: it may be long.
-        others = [replace(first, call_id=new_call_id(), choice_of=first.call_id, request=None) for _ in several[1:]]
-        self._others = others
+        self._others = [
+            replace(first, call_id=new_call_id(), choice_of=first.call_id, request=None) for _ in several[1:]
+        ]
         try:
             for record, choice in zip([first, *self._others], several, strict=True):
                 self._dialect.capture(record, choice, keep_logprobs=keep_logprobs)
@@ -137,5 +138,4 @@ def _line(record: CallRecord) -> bytes:
 
 def _tell(record: CallRecord, error: AgentEnvError, status: str | None) -> None:
     record.status = status or error.code
-    told: Mapping[str, Any] = {"code": record.status, "message": error.message}
-    record.error = dict(told)
+    record.error = {"code": record.status, "message": error.message}

@@ -118,11 +118,8 @@ async def test_a_listener_that_raises_leaves_a_record_of_the_server(runtime_of: 
     assert "secret" not in str(journal.turns)
 
 
-@pytest.mark.parametrize("trouble", ["stuck", "broken"])
-async def test_a_cancelled_call_does_not_wait_for_its_record_for_ever(
-    runtime_of: Any, say: Say, trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(calls, "RECORD_GRACE", 0.05)
+async def cancel_a_turn(runtime_of: Any, say: Say, journal: Journal) -> None:
+    """Cancels a turn that is under way, whose record goes to the journal."""
     started = asyncio.Event()
 
     async def agent(message: str) -> str:
@@ -130,9 +127,6 @@ async def test_a_cancelled_call_does_not_wait_for_its_record_for_ever(
         await asyncio.Event().wait()
         return ""
 
-    journal = Journal()
-    journal.stuck = trouble == "stuck"
-    journal.broken = TransportError("gone") if trouble == "broken" else None
     runtime = await runtime_of(agent)
     turn = asyncio.create_task(say(runtime, "x", caller=told(journal)))
     with anyio.fail_after(5):
@@ -140,6 +134,17 @@ async def test_a_cancelled_call_does_not_wait_for_its_record_for_ever(
         turn.cancel()
         await asyncio.wait({turn})
     assert turn.cancelled()
+
+
+@pytest.mark.parametrize("trouble", ["stuck", "broken"])
+async def test_a_cancelled_call_does_not_wait_for_its_record_for_ever(
+    runtime_of: Any, say: Say, trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calls, "RECORD_GRACE", 0.05)
+    journal = Journal()
+    journal.stuck = trouble == "stuck"
+    journal.broken = TransportError("gone") if trouble == "broken" else None
+    await cancel_a_turn(runtime_of, say, journal)
     assert "could not be kept" in caplog.text
 
 
@@ -148,22 +153,10 @@ async def test_a_cancelled_call_of_a_run_that_is_gone_says_nothing(
     runtime_of: Any, say: Say, refusal: AgentEnvError, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever stops a run with a thousand calls under way would read of each."""
-    started = asyncio.Event()
-
-    async def agent(message: str) -> str:
-        started.set()
-        await asyncio.Event().wait()
-        return ""
-
     journal = Journal()
     journal.broken = refusal
-    runtime = await runtime_of(agent)
-    turn = asyncio.create_task(say(runtime, "x", caller=told(journal)))
-    with anyio.fail_after(5):
-        await started.wait()
-        turn.cancel()
-        await asyncio.wait({turn})
-    assert turn.cancelled() and not [record for record in caplog.records if record.levelno > logging.DEBUG]
+    await cancel_a_turn(runtime_of, say, journal)
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 async def test_edges_go_with_the_record_of_the_turn_that_made_them(runtime_of: Any, say: Say) -> None:
