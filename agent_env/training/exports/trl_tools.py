@@ -60,18 +60,18 @@ def tool_of(peer: str, told: Mapping[str, Any], about: str) -> Tool:
         if own in parameters or own == "self":
             raise ConfigurationError(f"the tool {name!r} of {peer!r} has arguments that cannot be told apart: {wire!r}")
         hint = hint_of(one)
-        said = str(one.get("description") or f"The {wire.replace('_', ' ')}.")
+        said = _plain(one.get("description"), f"The {wire.replace('_', ' ')}.")
         if one.get("properties") or (isinstance(one.get("items"), Mapping) and one["items"].get("properties")):
             # A type hint tells nothing of what an object holds.
-            said += f" JSON Schema: {json.dumps(one, sort_keys=True)}"
-        parameters[own] = Parameter(own, wire, hint, _plain(said), wire in required, one.get("default"))
+            said = _plain(f"{said} JSON Schema: {json.dumps(one, sort_keys=True)}")
+        parameters[own] = Parameter(own, wire, hint, said, wire in required, one.get("default"))
     function = identifier(peer if name == "chat" else f"{peer}_{name}")
     if function.startswith("_"):
         raise ConfigurationError(
             f"the tool {name!r} of {peer!r} would be private as {function!r}; name the peer otherwise"
         )
-    description = str(told.get("description") or about or f"Talk to {peer}.")
-    return Tool(name, function, _plain(description), list(parameters.values()))
+    description = _plain(told.get("description"), about, f"Talk to {peer}.")
+    return Tool(name, function, description, list(parameters.values()))
 
 
 def method_of(tool: Tool, ask: Callable[[Any, Mapping[str, Any]], Awaitable[str]]) -> Any:
@@ -148,6 +148,7 @@ def _union(hints: Sequence[Any]) -> Any:
     return Union[tuple(hints)]  # noqa: UP007 - its members are known when it runs
 
 
-def _plain(text: str) -> str:
-    """A text on one line that no reader takes for a section of the docstring."""
-    return _SECTIONS.sub(r"\1 -", " ".join(text.split()))
+def _plain(*texts: Any) -> str:
+    """The first of the texts that says something, on one line that no reader takes for a section of the docstring."""
+    said = next(filter(None, (" ".join(str(text or "").split()) for text in texts)), "")
+    return _SECTIONS.sub(r"\1 -", said)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 from anyio import to_thread
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 
@@ -173,7 +173,8 @@ SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
 
 
 @settings(max_examples=60)
-@given(st.dictionaries(st.text(min_size=1), st.tuples(SCHEMAS, st.text()), max_size=3))
+@given(st.dictionaries(st.text(min_size=1), st.tuples(SCHEMAS, st.text() | st.text("\r\n\t ")), max_size=3))
+@example({"00": ({}, "\r"), "0": ({}, "")})
 def test_transformers_reads_any_tool_whose_arguments_can_be_told_apart(
     properties: dict[str, tuple[dict[str, Any], str]],
 ) -> None:
