@@ -10,6 +10,7 @@ from agent_env.episodes.attempts import unheard_calls, with_requests
 from agent_env.episodes.conversation import Message, conversation, likeness
 from agent_env.episodes.episode import Trace
 from agent_env.episodes.records import CallRecord, Json
+from agent_env.episodes.tokens import are_token_ids
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class _Graph:
     def add(self, call: CallRecord) -> None:
         prompt, answer = conversation(call)
         # Calls with tokens and calls without share no path: the tokens of each add up, or it has none.
-        told = call.prompt_token_ids is not None and call.token_ids is not None
+        told = are_token_ids(call.prompt_token_ids) and are_token_ids(call.token_ids)
         ids = call.prompt_token_ids if told else None
         start, before = self._start(call, ids)
         root = json.dumps([told, call.request.get("tools")], sort_keys=True) if start is None else ""

@@ -354,7 +354,7 @@ def _fitting(hint: Any) -> _Fits:
     if origin is list and arguments[0] is int:
         return lambda value: isinstance(value, list) and set(map(type, value)) <= {int}
     if origin is list and arguments[0] is float:
-        return _are_floats
+        return are_floats
     if origin is list and arguments[0] is str:
         return lambda value: isinstance(value, list) and _all_of(str, value)
     if hint is float:
@@ -368,7 +368,7 @@ def _all_of(kind: type[Any], values: list[Any]) -> bool:
     return all(isinstance(one, kind) for one in values)
 
 
-def _are_floats(values: Any) -> bool:
+def are_floats(values: Any) -> bool:
     """Numbers, of which logprobs may be infinite: rows leave those out, and say so."""
     if not isinstance(values, list):
         return False

@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic_core import from_json
 
 from agent_env.episodes import CallRecord
+from agent_env.episodes.records import are_floats
+from agent_env.episodes.tokens import are_token_ids
 from agent_env.errors import ProtocolError
 
-Missing: TypeAlias = Literal["not_asked", "no_field", "not_given", "incomplete", "asked_apart"]
+Missing: TypeAlias = Literal["not_asked", "no_field", "not_given", "incomplete", "malformed", "asked_apart"]
 """Why a record lacks token ids or logprobs, or where else it has them from.
 
 `not_asked`: the seat's policy has `tokens=False`. `no_field`: the dialect that the server was asked in has no way to
 tell them. `not_given`: the server was asked and told none. `incomplete`: it told them for a part of the sampled tokens
-alone, and half of the truth is not recorded. `asked_apart`: the answer did not tell the prompt's, so the server was
-asked for them by themselves, and they are as many as it had counted.
+alone, and half of the truth is not recorded. `malformed`: it told what is none: ids that are no list of whole numbers
+from 0 to 2**31 - 1, or logprobs that are no list of numbers. `asked_apart`: the answer did not tell the prompt's, so the
+server was asked for them by themselves, and they are as many as it had counted.
 """
 
 NO_ANSWER = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
 """What taking an answer apart raises where it is not of its dialect's form."""
 
-_FIELDS = ("prompt_token_ids", "token_ids", "logprobs")
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "prompt_token_ids": are_token_ids,
+    "token_ids": are_token_ids,
+    "logprobs": are_floats,
+}
+"""The token fields of a record, and what tells whether a value is one."""
+
+
+def keep_tokens(record: CallRecord, name: str, told: Any, read: Callable[[Any], Any] | None = None) -> None:
+    """Puts what a server told, as `read` takes it apart, into a token field of the record.
+
+    What is none is left out, and `missing` says so: a trainer must not learn from it, and the agent, which did not ask
+    for it, has its answer all the same.
+    """
+    if told is None:
+        return
+    try:
+        values = told if read is None else read(told)
+        fits = values is None or _FIELDS[name](values)
+    except NO_ANSWER:
+        values, fits = None, False
+    setattr(record, name, values if fits else None)
+    if not fits:
+        malformed: Missing = "malformed"
+        record.missing = {**(record.missing or {}), name: malformed}
 
 
 def note_missing(record: CallRecord, *, asked: bool, tellable: Sequence[str]) -> None:

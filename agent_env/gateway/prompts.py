@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_env.episodes import CallRecord
+from agent_env.episodes.tokens import are_token_ids
 from agent_env.errors import AgentEnvError
 from agent_env.gateway.capture import Missing
 from agent_env.gateway.dialects import CHAT
@@ -40,7 +41,7 @@ async def add_prompt(record: CallRecord, endpoint: Endpoint, request: bytes) -> 
             tokens = (await _ask(endpoint, "/tokenize", dump(wanted))).get("tokens")
     except (AgentEnvError, NotConnected, TimeoutError):
         return
-    if isinstance(tokens, list) and len(tokens) == count and all(type(token) is int for token in tokens):
+    if are_token_ids(tokens) and len(tokens) == count:
         record.prompt_token_ids = tokens
         apart: Missing = "asked_apart"
         record.missing = {**(record.missing or {}), "prompt_token_ids": apart}

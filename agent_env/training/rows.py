@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from agent_env.episodes import CallRecord, Episode
 from agent_env.episodes.attempts import Unheard, unheard_calls
 from agent_env.episodes.records import finite
+from agent_env.episodes.tokens import are_token_ids
 from agent_env.errors import ConfigurationError
 from agent_env.training.lineages import Thread, thread_calls
 from agent_env.training.propagation import Propagation, propagation_of, without
@@ -91,8 +92,8 @@ class RowReport:
 
     `merged` calls continued a row instead of beginning one; `forked` rows began in a lineage that had one already;
     `quarantined` rows have a call with more than one possible parent. `dropped` counts the calls of which no row was
-    made, by reason, and `dropped_tokens` what these had sampled. `seats` counts the delivered tokens by seat: an agent
-    that has learned to say nothing shows there.
+    made, by reason, `dropped_of` the same by policy, and `dropped_tokens` what these had sampled. `seats` counts the
+    delivered tokens by seat: an agent that has learned to say nothing shows there.
     """
 
     calls: int = 0
@@ -103,6 +104,7 @@ class RowReport:
     captured_tokens: int = 0
     delivered_tokens: int = 0
     dropped: Counter[str] = field(default_factory=Counter[str])
+    dropped_of: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     dropped_tokens: Counter[str] = field(default_factory=Counter[str])
     seats: Counter[str] = field(default_factory=Counter[str])
 
@@ -126,7 +128,13 @@ class RowReport:
     def drop(self, call: CallRecord, reason: str) -> None:
         """Counts a call of which no row is made."""
         self.dropped[reason] += 1
+        self.dropped_of.setdefault(policy_of(call), Counter())[reason] += 1
         self.dropped_tokens[reason] += len(call.token_ids or ())
+
+
+def policy_of(call: CallRecord) -> str:
+    """Who sampled the answer of a call: the policy that a gateway asked, or else the model that the agent did."""
+    return call.policy or call.model
 
 
 def cut_rows(
@@ -139,10 +147,10 @@ def cut_rows(
 ) -> tuple[list[Row], RowReport]:
     """Cuts the rows of episodes, of all seats or of those given; frozen traces make none.
 
-    A call makes no row when it failed, was retried or may have been, or its server gave no token ids or logprobs, and
-    when its episode is not ok, came twice, is among those `refused` (reasons by id), or has nothing scored for it; the
-    report says how many and why. A call that continues no one call for certain gets a row apart, or none with
-    `ambiguous="drop"`.
+    A call makes no row when it failed, was retried or may have been, or its server gave no token ids or logprobs or told
+    what is none, and when its episode is not ok, came twice, is among those `refused` (reasons by id), or has nothing
+    scored for it; the report says how many and why. A call that continues no one call for certain gets a row apart, or
+    none with `ambiguous="drop"`.
     """
     rows, _, report = cut(episodes, seats=seats, propagation=propagation, refused=refused, ambiguous=ambiguous)
     return rows, report
@@ -237,7 +245,7 @@ class _Cutter:
             self.report.captured_tokens += len(call.token_ids or ())
             unfit = reason or unheard.get(call.call_id) or _unfit(call)
             if unfit is None:
-                lineages.setdefault(call.policy or call.model, []).append(call)
+                lineages.setdefault(policy_of(call), []).append(call)
             else:
                 self.report.drop(call, unfit)
         made = 0
@@ -292,12 +300,23 @@ def _unscored(reward: float | None) -> str | None:
 def _unfit(call: CallRecord) -> str | None:
     if call.status != "ok":
         return "call failed"
+    if _malformed(call, "prompt_token_ids", "token_ids"):
+        return "malformed token ids"
     if not call.prompt_token_ids or not call.token_ids:
         return "no token ids"
+    if not are_token_ids(call.prompt_token_ids) or not are_token_ids(call.token_ids):
+        return "malformed token ids"
+    if _malformed(call, "logprobs"):
+        return "malformed logprobs"
     if call.logprobs is None or len(call.logprobs) != len(call.token_ids):
         return "no logprobs"
     # One that is not a number, or minus infinite, makes the sum so.
     return None if finite(sum(call.logprobs)) else "logprobs not finite"
+
+
+def _malformed(call: CallRecord, *fields: str) -> bool:
+    """Whether the gateway left one of these fields out for what its server told there."""
+    return any((call.missing or {}).get(name) == "malformed" for name in fields)
 
 
 def _row(instance: Instance, policy: str, thread: Thread) -> Row:

@@ -120,7 +120,7 @@ async def test_one_choice_that_is_none_costs_the_call_and_nothing_is_half_record
     run: RunHandle, upstream: Upstream
 ) -> None:
     upstream.answer = answered("chat")
-    upstream.answer["choices"][1]["token_ids"] = ["seven"]
+    upstream.answer["choices"][1]["finish_reason"] = ["stop"]
     status, _ = await refused(run, n=3)
     (call,) = await kept(run)
     assert status == 502 and call.status == "protocol_error" and call.token_ids is None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from agent_env.episodes import CallRecord
-from agent_env.gateway.capture import StreamCapture
+from agent_env.gateway.capture import StreamCapture, keep_tokens
 from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
 from agent_env.gateway.dialects.deltas import checked_index, merge, settled
 
@@ -30,17 +30,18 @@ class Chat(Dialect):
         choice = first_choice(response)
         if choice is not None:
             record.finish_reason = choice.get("finish_reason")
-            record.token_ids = choice.pop("token_ids", None)
+            sampled = choice.pop("token_ids", None)
+            keep_tokens(record, "token_ids", sampled)
             prompt = prompt or choice.pop("prompt_token_ids", None)
             logprobs = choice.get("logprobs")
             content = logprobs.get("content") if isinstance(logprobs, dict) else None
             if content is not None:
-                record.logprobs = [entry["logprob"] for entry in content]
-                if content and record.token_ids is None and all("id" in entry for entry in content):
+                keep_tokens(record, "logprobs", content, _logprobs)
+                if record.logprobs and sampled is None and all("id" in entry for entry in content):
                     _take_named(record, [entry["id"] for entry in content])
             if not keep_logprobs:
                 choice.pop("logprobs", None)
-        record.prompt_token_ids = prompt
+        keep_tokens(record, "prompt_token_ids", prompt)
         if record.usage is None and len(response.get("choices") or ()) == 1:
             record.usage = counted(record)
 
@@ -48,11 +49,15 @@ class Chat(Dialect):
         return ChatStream(watch)
 
 
-def _take_named(record: CallRecord, ids: list[int]) -> None:
+def _logprobs(content: Any) -> list[Any]:
+    return [entry["logprob"] for entry in content]
+
+
+def _take_named(record: CallRecord, ids: list[Any]) -> None:
     """Takes the ids that llama.cpp names in its logprobs, if they are as many as it counted: its streams do not tell
     the token that ends a message."""
     if len(ids) == (record.usage or {}).get("completion_tokens"):
-        record.token_ids = ids
+        keep_tokens(record, "token_ids", ids)
     else:
         record.logprobs = None
         record.missing = dict.fromkeys(("token_ids", "logprobs"), "incomplete")

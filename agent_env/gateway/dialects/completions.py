@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_env.episodes import CallRecord
-from agent_env.gateway.capture import StreamCapture
+from agent_env.gateway.capture import StreamCapture, keep_tokens
 from agent_env.gateway.dialects.chat import ChoicesStream
 from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
 
@@ -30,27 +30,32 @@ class Completions(Dialect):
         record.response = response
         record.usage = response.pop("usage", None)
         record.policy_version = response.pop("policy_version", None)
-        record.prompt_token_ids = response.pop("prompt_token_ids", None)
+        prompt = response.pop("prompt_token_ids", None)
         choice = first_choice(response)
         if choice is not None:
             record.finish_reason = choice.get("finish_reason")
-            record.token_ids = choice.pop("token_ids", None)
-            told = choice.pop("prompt_token_ids", None)
-            record.prompt_token_ids = record.prompt_token_ids or told
+            keep_tokens(record, "token_ids", choice.pop("token_ids", None))
+            prompt = prompt or choice.pop("prompt_token_ids", None)
             logprobs = choice.get("logprobs")
-            of_tokens = logprobs["token_logprobs"] if isinstance(logprobs, dict) else None
-            if of_tokens is not None:
-                if isinstance(record.request, Mapping) and record.request.get("echo"):
-                    # Those of the prompt go first, and its first token has none.
-                    of_tokens = of_tokens[len(of_tokens) - len(record.token_ids or ()) :]
-                record.logprobs = of_tokens
+            if isinstance(logprobs, dict):
+                echo = isinstance(record.request, Mapping) and bool(record.request.get("echo"))
+                # Those of the prompt go first, and its first token has none.
+                sampled = len(record.token_ids or ()) if echo else None
+                keep_tokens(record, "logprobs", logprobs, lambda told: _logprobs(told, sampled))
             if not keep_logprobs:
                 choice.pop("logprobs", None)
+        keep_tokens(record, "prompt_token_ids", prompt)
         if record.usage is None and len(response.get("choices") or ()) == 1:
             record.usage = counted(record)
 
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return CompletionsStream(watch)
+
+
+def _logprobs(told: Mapping[str, Any], sampled: int | None) -> Any:
+    """The logprobs of the sampled tokens, of which there are so many if others go before them."""
+    of_tokens = told["token_logprobs"]
+    return of_tokens if of_tokens is None or sampled is None else of_tokens[len(of_tokens) - sampled :]
 
 
 class CompletionsStream(ChoicesStream):

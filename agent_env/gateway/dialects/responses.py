@@ -9,7 +9,7 @@ from typing import Any
 from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
 from agent_env.errors import AgentEnvError
-from agent_env.gateway.capture import StreamCapture
+from agent_env.gateway.capture import StreamCapture, keep_tokens
 from agent_env.gateway.dialects.contract import Dialect
 from agent_env.gateway.http import dump
 
@@ -44,16 +44,15 @@ class Responses(Dialect):
         record.finish_reason = _finish_reason(response)
         prompt, sampled = response.pop("input_messages", None), response.pop("output_messages", None)
         count = (record.usage or {}).get("completion_tokens")
-        record.prompt_token_ids, record.token_ids = _raw_tokens(prompt), _raw_tokens(sampled, count)
-        logprobs: list[float] | None = None
+        keep_tokens(record, "prompt_token_ids", prompt, _raw_tokens)
+        keep_tokens(record, "token_ids", sampled, lambda told: _raw_tokens(told, count))
+        entries: list[Any] = []
         for item in response["output"]:
             for part in item.get("content") or () if item["type"] == "message" else ():
-                if (told := part.get("logprobs")) is not None:
-                    logprobs = [*(logprobs or ()), *(entry["logprob"] for entry in told)]
+                entries.append(part.get("logprobs"))
                 if not keep_logprobs:
                     part.pop("logprobs", None)
-        # A server that leaves them out tells an empty list.
-        record.logprobs = logprobs or None
+        keep_tokens(record, "logprobs", entries, _logprobs)
 
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return ResponsesStream(watch)
@@ -124,6 +123,11 @@ def _finish_reason(response: Mapping[str, Any]) -> str | None:
     details = response.get("incomplete_details") or {}
     reason = details.get("reason")
     return "length" if reason == "max_output_tokens" else reason
+
+
+def _logprobs(told: list[Any]) -> list[Any] | None:
+    """The logprobs of all parts; a server that leaves them out tells an empty list."""
+    return [entry["logprob"] for entries in told if entries is not None for entry in entries] or None
 
 
 def _raw_tokens(messages: Any, count: int | None = None) -> list[int] | None:
