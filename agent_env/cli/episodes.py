@@ -6,17 +6,21 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.text import Text
 
-from agent_env.cli.formats import format_of, listed, writer_of
+from agent_env.cli.formats import FORMATS, format_of, listed, row_writer_of, writer_of
 from agent_env.cli.help import Application
+from agent_env.cli.logs import told_briefly
 from agent_env.cli.output import Json, console, errors, print_json, print_table, reported, say
 
 if TYPE_CHECKING:
     from agent_env.episodes import Choice, Episode, EpisodeFile, EpisodeStore, EpisodeSummary
+    from agent_env.training.exports.files import Written
+
+T = TypeVar("T")
 
 _WIDTH = 60
 
@@ -92,18 +96,29 @@ def export(
     run: RunOption = None,
     group: GroupOption = None,
     ok: Outcome = None,
-    seat: SeatOption = None,
+    seat: Annotated[
+        str | None,
+        typer.Option("--seat", help="Only those in which this seat played; of rows, only those of this seat."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME", help="Only the rows of this policy; may be given again."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, max=_MOST, help="How many, the oldest first; default: all.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Exports episodes to a file, in the order of their arrival."""
+    """Exports episodes to a file, in the order of their arrival; for most trainers as rows, of one policy a file."""
     choice: Choice = {"run": run, "group": group, "ok": ok, "seat": seat, "limit": limit}
-    with reported(as_json=as_json), _opened(source) as episodes:
+    with reported(as_json=as_json), told_briefly(), _opened(source) as episodes:
         from agent_env.episodes.sources import is_database
         from agent_env.errors import InvalidArguments
 
+        form = format_of(to, out)
+        if policy and not FORMATS[form].rows:
+            of_rows = ", ".join(name for name, one in FORMATS.items() if one.rows)
+            raise InvalidArguments(f"{form} holds whole episodes, and --policy chooses rows; write them --to {of_rows}")
         if out is None:
             if to not in (None, "jsonl") or as_json:
                 raise InvalidArguments("only lines go to standard output; name a file to write")
@@ -116,9 +131,16 @@ def export(
             return
         if out.exists() and episodes.path.samefile(out):
             raise InvalidArguments(f"{str(out)!r} is what is exported; name another file")
-        form = format_of(to, out)
         if form != "db" and out.exists() and is_database(out):
             raise InvalidArguments(f"{str(out)!r} is a database, which {form} would replace; name another file")
+        if FORMATS[form].rows:
+            write_rows, named = row_writer_of(form), policy or ()
+            rows = _with_progress(episodes, choice, lambda chosen: write_rows(chosen, out, policies=named, seat=seat))
+            if as_json:
+                print_json({**rows.to_json(), "format": form, "path": str(out)})
+            else:
+                _tell_rows(rows, out)
+            return
         write = writer_of(form)
         written = _with_progress(episodes, choice, lambda chosen: write(chosen, out))
         if as_json:
@@ -152,9 +174,7 @@ def _tell_torn(episodes: EpisodeStore | EpisodeFile) -> None:
         errors.print(f"[yellow]the last line is unfinished ({episodes.torn} bytes): its writer was stopped[/yellow]")
 
 
-def _with_progress(
-    episodes: EpisodeStore | EpisodeFile, choice: Choice, work: Callable[[Iterable[Episode]], int]
-) -> int:
+def _with_progress(episodes: EpisodeStore | EpisodeFile, choice: Choice, work: Callable[[Iterable[Episode]], T]) -> T:
     """Does the work on the episodes that are chosen, while a bar shows how many it has taken."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -193,7 +213,23 @@ def _row(summary: EpisodeSummary) -> tuple[str | Text, ...]:
 
 
 def _wrote(count: int, where: str) -> str:
-    return f"{'1 episode is' if count == 1 else f'{count} episodes are'} {where}"
+    return f"{_counted(count)} {'is' if count == 1 else 'are'} {where}"
+
+
+def _tell_rows(written: Written, out: Path) -> None:
+    from agent_env.training.exports.files import counted
+
+    rows = [
+        (name, counted(policy.seats), str(policy.rows), str(policy.tokens), counted(policy.dropped))
+        for name, policy in written.policies.items()
+    ]
+    print_table(("policy", "rows by seat", "rows", "sampled tokens", "model calls in no row"), rows)
+    count = "1 row" if written.rows == 1 else f"{written.rows} rows"
+    say(f"{count} of {_counted(written.episodes)} {'is' if written.rows == 1 else 'are'} in {out}")
+
+
+def _counted(episodes: int) -> str:
+    return "1 episode" if episodes == 1 else f"{episodes} episodes"
 
 
 def _short(text: str) -> str:

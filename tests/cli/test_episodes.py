@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from agent_env.cli import output
 from agent_env.cli.application import app
-from agent_env.cli.formats import FORMATS, listed, writer_of
+from agent_env.cli.formats import FORMATS, listed, row_writer_of, writer_of
 from agent_env.episodes import (
     CallRecord,
     EdgeRecord,
@@ -176,6 +176,41 @@ def test_an_export_that_makes_no_sense_is_refused(cli: Command, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix in ("", ".jsonl")) == ["e.jsonl"]
 
 
+GOLDEN = str(Path(__file__).parents[1] / "training" / "exports" / "golden.jsonl")
+
+
+def test_an_export_of_rows_says_how_many_of_which_policies_and_what_makes_none(cli: Command, tmp_path: Path) -> None:
+    printed = cli("export", GOLDEN, "out.jsonl", "--to", "verl", "--policy", "boss", "--policy", "hand")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    assert rows == [
+        ["boss", "manager (3)", "3", "14", "episode not ok (1)"],
+        ["hand", "worker (3)", "3", "6", "retried (1), call failed (1)"],
+    ]
+    assert printed.endswith("6 rows of 2 episodes are in out.jsonl\n")
+    assert cli("export", GOLDEN, "out.jsonl", "--to", "areal", "--seat", "left", "--limit", "1").endswith(
+        "1 row of 1 episode is in out.jsonl\n"
+    )
+    told = cli.json("export", GOLDEN, "out.jsonl", "--to", "verl", "--policy", "hand")
+    assert told == {
+        "episodes": 2,
+        "rows": 3,
+        "policies": {
+            "hand": {"rows": 3, "tokens": 6, "seats": {"worker": 3}, "dropped": {"retried": 1, "call failed": 1}}
+        },
+        "format": "verl",
+        "path": "out.jsonl",
+    }
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_file_of_rows_is_of_one_policy_unless_several_are_named(cli: Command, tmp_path: Path) -> None:
+    refused = " ".join(cli("export", GOLDEN, "out.jsonl", "--to", "verl", code=2).split())
+    assert "rows of 3 policies, and a trainer has one: 'boss', 3 as manager; 'hand', 3 as worker" in refused
+    assert "choose one (--policy boss, or" in refused and not (tmp_path / "out.jsonl").exists()
+    refused = " ".join(cli("export", GOLDEN, "out.jsonl", "--policy", "boss", code=2).split())
+    assert "jsonl holds whole episodes, and --policy chooses rows; write them --to verl, trl-async" in refused
+
+
 def test_the_line_that_a_killed_writer_left_is_told(tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "e.jsonl") as store:
         store.append(EPISODES)
@@ -218,5 +253,5 @@ def test_an_export_on_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
 
 def test_the_writer_of_every_format_is_there() -> None:
     for name in FORMATS:
-        assert callable(writer_of(name))
+        assert callable((row_writer_of if FORMATS[name].rows else writer_of)(name))
         assert f"{name}: {FORMATS[name].what}" in listed()

@@ -176,14 +176,14 @@ def test_the_samples_for_prime_rl_have_the_fields_of_the_contract(
     stands_in("prime_rl.transport.types", TrainingSample=sample_of, TrainingBatch=batch_of)
     stands_in("msgspec")
     monkeypatch.chdir(tmp_path)
-    written = prime_rl.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl")
+    written = prime_rl.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl", policies=["boss", "hand", "player"])
     (block,) = blocks("prime-rl")
     names: dict[str, Any] = {}
     # Its last line encodes them, which takes the real types.
     head, last = block.rstrip().rsplit("\n", 1)
     assert last.startswith("encoded = msgspec.msgpack.encode(TrainingBatch(examples=samples, step=step))")
     execute(head, names)
-    assert written == 4 and len(names["samples"]) == 10
+    assert written.episodes == 4 and len(names["samples"]) == 10
     for sample in names["samples"]:
         contract("prime_rl").validate({name: value for name, value in asdict(sample).items() if value is not None})
 

@@ -13,6 +13,7 @@ from agent_env.training.exports import trl_async
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "training" / "exports" / "golden.jsonl"
+POLICIES = ("boss", "hand", "player")
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 
@@ -21,7 +22,7 @@ def test_the_rows_of_the_golden_tree_pass_the_queue_the_planners_and_the_packing
     run_peer: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     exported = tmp_path / "trl.jsonl"
-    assert trl_async.write(EpisodeReader(GOLDEN), exported) == 4
+    assert trl_async.write(EpisodeReader(GOLDEN), exported, policies=POLICIES).episodes == 4
     seen = run_peer("trl_async", "trl_async_packing.py", GOLDEN, exported)
     assert seen["methods"] == ["check_health", "start", "stop", "update_model_version"]
     assert (seen["rows"], seen["trained"], seen["groups"]) == (10, 44, 4)
@@ -32,6 +33,6 @@ def test_the_rows_of_the_golden_tree_pass_the_queue_the_planners_and_the_packing
 
 
 def test_the_lines_of_the_page_run(run_peer: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    trl_async.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl")
+    trl_async.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl", policies=POLICIES)
     page = ROOT / "docs" / "trainers.md"
     assert run_peer("trl_async", "page_lines.py", page, "TRL AsyncGRPOTrainer", folder=tmp_path) == {"blocks": 1}

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError, ProtocolError
-from agent_env.training.exports.files import read_rows, write_rows
+from agent_env.training.exports.files import Chosen, Written, read_rows, write_rows
 from agent_env.training.exports.labels import Label, label_of, row_of
 from agent_env.training.rows import Row, Span
 
@@ -52,9 +52,9 @@ def rollout_id(row: Row) -> str:
     return blake2b(row.row_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def write(episodes: Iterable[Episode], path: Path) -> int:
+def write(episodes: Iterable[Episode], path: Path, **chosen: Unpack[Chosen]) -> Written:
     """Writes a line a row, `{"posted": {"rollout": ..., "events": [...]}}`."""
-    return write_rows(episodes, path, "posted", to_agent_lightning, labels=False)
+    return write_rows(episodes, path, "posted", to_agent_lightning, labels=False, **chosen)
 
 
 def read(path: str | Path) -> list[Row]:

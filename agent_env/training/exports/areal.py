@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError
-from agent_env.training.exports.files import package, read_rows, write_rows
+from agent_env.training.exports.files import Chosen, Written, package, read_rows, write_rows
 from agent_env.training.exports.labels import Label, row_of
 from agent_env.training.rows import Row
 
@@ -59,9 +59,9 @@ def tensors(trajectory: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: torch.tensor(value, dtype=kinds.get(name, torch.int32)) for name, value in trajectory.items()}
 
 
-def write(episodes: Iterable[Episode], path: Path) -> int:
+def write(episodes: Iterable[Episode], path: Path, **chosen: Unpack[Chosen]) -> Written:
     """Writes a line a row, `{"trajectory": ..., "row": ...}`; the trajectory is what `to_areal` gives."""
-    return write_rows(episodes, path, "trajectory", to_areal)
+    return write_rows(episodes, path, "trajectory", to_areal, **chosen)
 
 
 def read(path: str | Path) -> list[Row]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from agent_env.episodes import Episode
-from agent_env.training.exports.files import read_rows, write_rows
+from agent_env.training.exports.files import Chosen, Written, read_rows, write_rows
 from agent_env.training.exports.labels import Label, row_of
 from agent_env.training.rows import Row
 
@@ -51,9 +51,9 @@ def from_prime_rl(samples: Iterable[Mapping[str, Any]], labels: Iterable[Label])
     return rows
 
 
-def write(episodes: Iterable[Episode], path: Path) -> int:
+def write(episodes: Iterable[Episode], path: Path, **chosen: Unpack[Chosen]) -> Written:
     """Writes a line a row, `{"sample": ..., "row": ...}`; the sample is what `to_prime_rl` gives."""
-    return write_rows(episodes, path, "sample", to_prime_rl)
+    return write_rows(episodes, path, "sample", to_prime_rl, **chosen)
 
 
 def read(path: str | Path) -> list[Row]:

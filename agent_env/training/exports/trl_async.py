@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError
-from agent_env.training.exports.files import package, read_rows, write_rows
+from agent_env.training.exports.files import Chosen, Written, package, read_rows, write_rows
 from agent_env.training.exports.labels import Label, row_of
 from agent_env.training.rows import Row
 
@@ -77,9 +77,9 @@ def group_number(group: str) -> int:
     return int.from_bytes(blake2b(group.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 
-def write(episodes: Iterable[Episode], path: Path) -> int:
+def write(episodes: Iterable[Episode], path: Path, **chosen: Unpack[Chosen]) -> Written:
     """Writes a line a row, `{"sample": ..., "row": ...}`; the sample is what `to_trl_async` gives."""
-    return write_rows(episodes, path, "sample", to_trl_async)
+    return write_rows(episodes, path, "sample", to_trl_async, **chosen)
 
 
 def read(path: str | Path) -> list[Row]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError
-from agent_env.training.exports.files import package, read_rows, write_rows
+from agent_env.training.exports.files import Chosen, Written, package, read_rows, write_rows
 from agent_env.training.exports.labels import label_of, row_of
 from agent_env.training.rows import Row
 
@@ -134,9 +134,9 @@ def plain(data: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def write(episodes: Iterable[Episode], path: Path) -> int:
+def write(episodes: Iterable[Episode], path: Path, **chosen: Unpack[Chosen]) -> Written:
     """Writes a line a row, `{"output": ...}`; the output is what `to_agent_loop` gives."""
-    return write_rows(episodes, path, "output", to_agent_loop, labels=False)
+    return write_rows(episodes, path, "output", to_agent_loop, labels=False, **chosen)
 
 
 def read(path: str | Path) -> list[Row]:

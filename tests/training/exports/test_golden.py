@@ -16,17 +16,26 @@ from agent_env.cli.application import app
 from agent_env.episodes import CallRecord, Episode, EpisodeReader, TurnRecord
 from agent_env.errors import ConfigurationError, ProtocolError
 from agent_env.training.exports import agent_lightning, areal, prime_rl, trl_async, verifiers, verl
+from agent_env.training.exports.files import Written
 from agent_env.training.exports.labels import label_of
 from agent_env.training.learning import credit_rows
 from agent_env.training.rows import Row
 
+POLICIES = ("boss", "hand", "player")
+
+
+def all_policies(write: Callable[..., Written]) -> Callable[[Iterable[Episode], Path], int]:
+    """A writer of rows, asked for those of every policy; gives of how many episodes they are."""
+    return lambda episodes, path: write(episodes, path, policies=POLICIES).episodes
+
+
 TO_ROWS: dict[str, tuple[Callable[[Iterable[Episode], Path], int], Callable[[Path], list[Row]]]] = {
     "verifiers": (verifiers.write, lambda path: credit_rows(verifiers.read(path))[0]),
-    "verl": (verl.write, verl.read),
-    "trl-async": (trl_async.write, trl_async.read),
-    "prime-rl": (prime_rl.write, prime_rl.read),
-    "areal": (areal.write, areal.read),
-    "agent-lightning": (agent_lightning.write, agent_lightning.read),
+    "verl": (all_policies(verl.write), verl.read),
+    "trl-async": (all_policies(trl_async.write), trl_async.read),
+    "prime-rl": (all_policies(prime_rl.write), prime_rl.read),
+    "areal": (all_policies(areal.write), areal.read),
+    "agent-lightning": (all_policies(agent_lightning.write), agent_lightning.read),
 }
 
 
@@ -75,15 +84,18 @@ def test_a_trainers_file_of_the_golden_tree_holds_the_same_rows(
 def test_the_command_writes_the_same_file(name: str, golden: list[Episode], tmp_path: Path) -> None:
     TO_ROWS[name][0](golden, tmp_path / "called.jsonl")
     out = tmp_path / "commanded.jsonl"
-    ran = CliRunner().invoke(app, ["episodes", "export", str(GOLDEN), str(out), "--to", name])
+    chosen = [] if name == "verifiers" else [word for policy in POLICIES for word in ("--policy", policy)]
+    ran = CliRunner().invoke(app, ["episodes", "export", str(GOLDEN), str(out), "--to", name, *chosen])
     assert ran.exit_code == 0, ran.output
     assert out.read_bytes() == (tmp_path / "called.jsonl").read_bytes()
 
 
 def test_the_command_knows_each_trainer_and_each_writer_is_there() -> None:
     assert {*TO_ROWS, "jsonl", "db"} == formats.FORMATS.keys()
-    for name in TO_ROWS:
-        assert formats.writer_of(name) is TO_ROWS[name][0]
+    assert formats.writer_of("verifiers") is verifiers.write
+    modules = {"trl-async": trl_async, "prime-rl": prime_rl, "agent-lightning": agent_lightning, "verl": verl}
+    for name, module in {**modules, "areal": areal}.items():
+        assert formats.row_writer_of(name) is module.write and formats.FORMATS[name].rows
 
 
 @pytest.mark.parametrize("name", [name for name in TO_ROWS if name != "verifiers"])
@@ -100,8 +112,70 @@ def test_what_has_nothing_to_train_on_is_refused_and_leaves_the_file_as_it_was(
 
 
 def test_what_makes_no_row_is_told(golden: list[Episode], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    prime_rl.write(golden, tmp_path / "out.jsonl")
-    assert "3 of 20 model calls make no row: retried (1), call failed (1), episode not ok (1)" in caplog.text
+    prime_rl.write(golden, tmp_path / "out.jsonl", policies=POLICIES)
+    told = "3 of 20 model calls make no row: "
+    assert told in caplog.text
+    assert sorted(caplog.text.partition(told)[2].strip().split(", ")) == [
+        *("call failed (1)", "episode not ok (1)", "retried (1)")
+    ]
+
+
+def test_a_file_says_what_it_holds_of_each_policy(
+    golden: list[Episode], golden_rows: list[Row], tmp_path: Path
+) -> None:
+    written = verl.write(golden, tmp_path / "out.jsonl", policies=POLICIES)
+    assert (written.episodes, written.rows) == (4, len(golden_rows))
+    assert written.to_json()["policies"] == {
+        "boss": {"rows": 3, "tokens": 14, "seats": {"manager": 3}, "dropped": {"episode not ok": 1}},
+        "hand": {"rows": 3, "tokens": 6, "seats": {"worker": 3}, "dropped": {"retried": 1, "call failed": 1}},
+        "player": {"rows": 4, "tokens": 24, "seats": {"left": 2, "right": 2}, "dropped": {}},
+    }
+    for name, told in written.policies.items():
+        of_policy = [row for row in golden_rows if row.policy == name]
+        assert told.rows == len(of_policy) and told.tokens == sum(row.sampled for row in of_policy)
+
+
+@pytest.mark.parametrize("name", [name for name in TO_ROWS if name != "verifiers"])
+def test_policies_are_not_mixed_in_a_file_unless_each_is_named(
+    name: str, golden: list[Episode], tmp_path: Path
+) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("before")
+    write = formats.row_writer_of(name)
+    with pytest.raises(ConfigurationError, match=r"rows of 3 policies, and a trainer has one: 'boss', 3 as manager"):
+        write(golden, path)
+    with pytest.raises(ConfigurationError, match="no row of a policy 'chief'; there are rows of 'boss'"):
+        write(golden, path, policies=["boss", "chief"])
+    assert path.read_text() == "before"
+
+
+def test_credit_is_given_before_rows_are_chosen(golden: list[Episode], golden_rows: list[Row], tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    for chosen, kept in (
+        ({"policies": ["hand"]}, [row for row in golden_rows if row.policy == "hand"]),
+        ({"seat": "left"}, [row for row in golden_rows if row.seat == "left"]),
+        ({"policies": ["player"], "seat": "right"}, [row for row in golden_rows if row.seat == "right"]),
+    ):
+        written = formats.row_writer_of("prime-rl")(golden, path, **chosen)
+        assert prime_rl.read(path) == kept and written.rows == len(kept)
+
+
+def test_a_policy_whose_calls_make_no_row_is_told_with_the_reasons(tmp_path: Path) -> None:
+    episode = Episode("e")
+    episode.add(
+        [
+            TurnRecord("t", "a@1.0.0", "s", "e", seat="a"),
+            CallRecord("c", "t", "a", "m", "e", prompt_token_ids=[1], token_ids=[2], logprobs=[-0.5]),
+            TurnRecord("u", "b@1.0.0", "r", "e", seat="b"),
+            CallRecord("d", "u", "b", "gpt", "e"),
+        ]
+    )
+    episode.score("x", 1.0)
+    # One policy has rows, so there is nothing to choose.
+    written = verl.write([episode], tmp_path / "out.jsonl")
+    assert written.rows == 1 and written.policies["gpt"].dropped == {"no token ids": 1}
+    with pytest.raises(ConfigurationError, match=r"no model call of the policy 'gpt' makes a row: no token ids \(1\)"):
+        verl.write([episode], tmp_path / "out.jsonl", policies=["gpt"])
 
 
 @pytest.mark.parametrize("name", [name for name in TO_ROWS if name != "verifiers"])
@@ -161,5 +235,5 @@ def test_groups_that_teach_nothing_are_told(
         episode.add([turn, model])
         episode.score("x", reward, seat="a")
         episodes.append(episode)
-    assert prime_rl.write(episodes, tmp_path / "rows.jsonl") == len(rewards)
+    assert prime_rl.write(episodes, tmp_path / "rows.jsonl").episodes == len(rewards)
     assert told in caplog.text and bool(caplog.text) == bool(told)

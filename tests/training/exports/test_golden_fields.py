@@ -80,7 +80,7 @@ def logprobs(told: Told, tokens: list[int]) -> list[float]:
 
 def forms(module: Any, name: str, golden: list[Episode], tmp_path: Path) -> list[Any]:
     """The trainer's form of each row, out of a file for it."""
-    module.write(golden, tmp_path / "out.jsonl")
+    module.write(golden, tmp_path / "out.jsonl", policies=["boss", "hand", "player"])
     lines = (tmp_path / "out.jsonl").read_text("utf-8").splitlines()
     assert len(lines) == len(TOLD)
     return [json.loads(line)[name] for line in lines]
