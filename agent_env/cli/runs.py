@@ -75,13 +75,12 @@ def plot(
         if as_json:
             print_json({**_summary(run), "curve": curve})
         elif not series:
-            raise InvalidArguments(f"the run {run.id!r} has made no update with a reward yet")
+            raise InvalidArguments(f"the run {run.id!r} has made no update with a reward yet{_arms(run)}")
         if png is not None and png.suffix.lower() != ".png":
             raise InvalidArguments(f"a picture is a PNG, so name a file such as curve.png, not {str(png)!r}")
         if png is not None and series:
-            title = f"{run.about.get('scenario', run.id)} ({run.id})"
             values = {seat: [[value for _, value in points]] for seat, points in series.items()}
-            plot_curves(png, values, title=title, window=window, y_range=None)
+            plot_curves(png, values, title=_title(run), window=window, y_range=None)
             if not as_json:
                 say(f"the curve is in {png}")
         elif not as_json:
@@ -90,8 +89,25 @@ def plot(
                 for seat, points in series.items()
             }
             over = "" if window == 1 else f" (over {window} updates)"
-            console.print(f"{run.about.get('scenario', run.id)}, {run.id}: mean reward{over}", style="bold")
+            console.print(f"{_title(run)}: mean reward{over}", style="bold", markup=False, highlight=False)
             console.print(draw(lines, width=console.width, height=16))
+
+
+def _title(run: Run) -> str:
+    """What a picture is of: the scenario, where the run tells it, and the run."""
+    scenario = _text(run.about.get("scenario"))
+    return run.id if scenario is None else f"{scenario}, {run.id}"
+
+
+def _arms(run: Run) -> str:
+    """What to draw of a study, which makes no update itself."""
+    from agent_env.training.checkpoints import read_runs
+
+    arms, _ = read_runs(run.folder)
+    if not arms:
+        return ""
+    names = ", ".join(arm.id for arm in arms)
+    return f"; it is a study of the runs {names}; `agent-env runs plot {arms[0].folder}` draws one"
 
 
 def _summary(run: Run) -> dict[str, Any]:

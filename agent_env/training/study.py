@@ -44,9 +44,12 @@ class Study:
     began: float = field(default_factory=time.monotonic)
 
     def open(self, name: str) -> Run:
-        """Begins one of its runs, or goes on with it."""
+        """Begins one of its runs, which is of the study's scenario, or goes on with it."""
         folder = self.run.folder / name
-        return Run.open(folder) if folder.exists() else Run.create(self.run.folder, name=name)
+        if folder.exists():
+            return Run.open(folder)
+        about = {key: value for key, value in self.run.about.items() if key == "scenario"}
+        return Run.create(self.run.folder, about, name=name)
 
     async def once(self, run: Run, name: str, find: Callable[[], Awaitable[Json]], *, episodes: int = 0) -> Any:
         """What a run says about itself under a name: found at the first start, which plays so many episodes for it."""

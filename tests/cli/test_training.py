@@ -236,6 +236,22 @@ def test_a_finished_run_says_what_it_reached_and_how_to_train_further(folder: Pa
     assert json.loads(here("train", "--resume", "--updates", "3", "--json"))["updates"] == 3
 
 
+@pytest.mark.parametrize(("about", "title"), [({"scenario": "[talk]"}, "[talk], both-0"), ({}, "both-0")])
+def test_a_picture_of_a_studys_run_has_its_name_once_and_a_study_names_its_runs(
+    about: dict[str, str], title: str, folder: Path, here: Here
+) -> None:
+    from agent_env.training.checkpoints import Run
+
+    with Run.create(folder / "runs", about, name="study") as outer:
+        for name in ("both-0", "none-0"):
+            with Run.create(outer.folder, about, name=name) as run:
+                run.record({"update": 1, "reward": {"guesser": 0.5}})
+    drawn = here("runs", "plot", "runs/study/both-0", "--window", "1")
+    assert drawn.splitlines()[0] == f"{title}: mean reward" and drawn.count("both-0") == 1
+    refused = " ".join(here("runs", "plot", code=2).split())
+    assert "it is a study of the runs both-0, none-0; `agent-env runs plot runs/study/both-0` draws one" in refused
+
+
 def test_help_of_training_loads_no_pytorch() -> None:
     code = (
         "import sys; from agent_env.cli.application import app\n"

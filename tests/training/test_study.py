@@ -86,12 +86,14 @@ async def test_what_an_earlier_start_did_is_counted_and_not_done_again(tmp_path:
                 assert f"all in {outer.folder}" in runs.summary()
             return runs.progress.played, runs.progress.skipped, [line["update"] for line in run.curve()]
 
-    Run.create(tmp_path, {}, name="outer").close()
+    Run.create(tmp_path, {"scenario": "talk", "options": {}}, name="outer").close()
     with anyio.fail_after(120):
         assert await started(2) == (2 * 4 + 1, 0, [1, 2])
         assert await started(3) == (4 + 1, 3 + 2 * 4, [1, 2, 3])
         assert await started(3) == (1, 3 + 3 * 4, [1, 2, 3])
     assert asked == ["before", "after"]
+    arm = Run.read(tmp_path / "outer" / "one")
+    assert arm.about["scenario"] == "talk" and "options" not in arm.about
 
 
 def test_a_run_goes_on_with_the_options_that_it_was_begun_with(tmp_path: Path) -> None:
