@@ -1,76 +1,114 @@
-"""A progress bar for rollouts: episodes a second, failures, and the mean reward of late, seat by seat."""
+"""The progress of rollouts: episodes a second, failures, and the mean reward of late, seat by seat; as a bar on a
+terminal, and as lines now and then where there is none."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from agent_env.episodes import Episode
 from agent_env.training.scenario import TEAM
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.console import Console
 
 _WINDOW = 512
 """How many episodes the mean reward is of."""
 
-_SECONDS = 0.2
-"""How often the bar is brought up to date: drawing it for every episode would cost more than playing a short one."""
+_FIRST, _LONGEST = 2.0, 300.0
+"""Seconds before the first line, and at most between two: each wait is twice the one before, and none is so long that a
+machine that runs tests takes the program for dead."""
 
 
 class RolloutProgress:
-    """Counts episodes and shows them; what `rollout` takes as `progress`."""
+    """Counts episodes; what `rollout` takes as `progress`. `total` is how many there are to be, None where nobody knows.
 
-    def __init__(self, progress: Progress, bar: TaskID) -> None:
-        self._progress = progress
-        self._bar = bar
-        self._late: deque[Earned] = deque(maxlen=_WINDOW)
-        self._shown = 0.0
+    Threads may read while episodes are counted.
+    """
+
+    def __init__(self, total: int | None = None) -> None:
+        self.total = total
+        self.text = ""
         self.played = 0
         self.failed = 0
         self.skipped = 0
+        self._late: deque[Earned] = deque(maxlen=_WINDOW)
+        self._lock = Lock()
+        self._began = time.monotonic()
+
+    @property
+    def done(self) -> int:
+        """How many episodes there are by now, those of earlier starts included."""
+        return self.played + self.skipped
 
     def describe(self, text: str) -> None:
         """Says what is being played now; the mean reward begins anew."""
-        self._late.clear()
-        self._progress.update(self._bar, description=text)
+        with self._lock:
+            self._late.clear()
+            self.text = text
 
     def add(self, episode: Episode, *, fresh: bool = True) -> None:
         """Counts an episode that was played and scored, now or (not `fresh`) by an earlier start."""
-        self.played += fresh
-        self.skipped += not fresh
-        self.failed += not episode.ok
-        if episode.rewards:
-            self._late.append(Earned.of(episode))
-        self._show()
+        earned = Earned.of(episode) if episode.rewards else None
+        with self._lock:
+            self.played += fresh
+            self.skipped += not fresh
+            self.failed += not episode.ok
+            if earned is not None:
+                self._late.append(earned)
 
     def skip(self, episodes: int) -> None:
         """Counts episodes that an earlier start played."""
-        if episodes:
+        with self._lock:
             self.skipped += episodes
-            self._show()
 
     def rewards(self) -> dict[str, float]:
         """The mean reward of late of each seat, or under "team" that of the team; see `mean_earned`."""
-        return mean_earned(self._late)
+        with self._lock:
+            late = list(self._late)
+        return mean_earned(late)
 
-    def flush(self) -> None:
-        """Brings the bar up to date."""
-        means = self.rewards()
-        before = f"{self.skipped} played before" if self.skipped else ""
-        told = " ".join(f"{seat} {mean:.2f}" for seat, mean in means.items())
-        completed = self.played + self.skipped
-        self._progress.update(self._bar, completed=completed, failed=self.failed, reward=told or "—", before=before)
+    def speed(self) -> float | None:
+        """Episodes a second since the beginning, whatever else was done meanwhile; None before the first."""
+        seconds = time.monotonic() - self._began
+        return self.played / seconds if self.played and seconds > 0 else None
 
-    def _show(self) -> None:
-        now = time.monotonic()
-        if now - self._shown > _SECONDS:
-            self._shown = now
-            self.flush()
+    def left(self) -> str:
+        """How long the rest takes at this speed, "0:12:34"; "" where nobody knows."""
+        speed = self.speed()
+        if speed is None or self.total is None or self.done >= self.total:
+            return ""
+        return str(timedelta(seconds=round((self.total - self.done) / speed)))
+
+    def earned(self) -> str:
+        """The mean rewards of late as a text, "reward solver 0.53"."""
+        told = " ".join(f"{seat} {mean:.2f}" for seat, mean in self.rewards().items())
+        return f"reward {told or '—'}"
+
+    def before(self) -> str:
+        """How many an earlier start played, as a text; "" for none."""
+        return f"{self.skipped} played before" if self.skipped else ""
+
+    def line(self) -> str:
+        """All of it in a line, for a log."""
+        text = f"{self.text}: " if self.text else ""
+        left = self.left()
+        parts = (
+            f"{text}{self.done}/{'?' if self.total is None else self.total} episodes",
+            rate(self.speed()),
+            self.earned(),
+            f"failed {self.failed}",
+            self.before(),
+            left and f"{left} left",
+        )
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +151,69 @@ def rate(speed: float | None) -> str:
 
 @contextmanager
 def rollout_progress(total: int | None, *, visible: bool = True) -> Generator[RolloutProgress, None, None]:
-    """Shows a bar for `total` episodes (None where nobody knows) while the block runs."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Task as Bar
+    """Shows how far `total` episodes (None where nobody knows) are while the block runs.
+
+    On a terminal, and in a notebook, that is a bar. Where standard output is neither, as in the log of a CI job, it is
+    a line on standard error now and then, at growing intervals, and one at the end.
+    """
+    progress = RolloutProgress(total)
+    if not visible:
+        yield progress
+        return
+    from rich.console import Console
+
+    console = Console()
+    live = console.is_jupyter or (console.is_interactive and console.file.isatty())
+    with _bar(progress, console) if live else _lines(progress):
+        yield progress
+
+
+@contextmanager
+def _lines(progress: RolloutProgress) -> Generator[None]:
+    ended = Event()
+
+    def tell() -> None:
+        wait = _FIRST
+        while not ended.wait(wait):
+            print(progress.line(), file=sys.stderr, flush=True)
+            wait = min(2 * wait, _LONGEST)
+
+    # A thread, since nothing else runs while an episode takes long or a policy learns.
+    thread = Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        print(progress.line(), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar(progress: RolloutProgress, console: Console) -> Generator[None]:
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
-    class Rate(ProgressColumn):
-        def render(self, task: Bar) -> Text:
-            return Text(rate(task.finished_speed or task.speed), style="cyan")
+    def row() -> Table:
+        total = progress.total
+        cells = (
+            Text(f"{progress.done}/{'?' if total is None else total}", "progress.download"),
+            Text(rate(progress.speed()), "cyan"),
+            Text(progress.earned()),
+            Text(f"failed {progress.failed}"),
+            Text(progress.before(), "yellow"),
+            Text(progress.left(), "progress.remaining"),
+        )
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1)
+        for _ in cells:
+            grid.add_column(no_wrap=True)
+        grid.add_row(Text(progress.text), ProgressBar(total, progress.done, pulse=total is None), *cells)
+        return grid
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        Rate(),
-        TextColumn("reward {task.fields[reward]}"),
-        TextColumn("failed {task.fields[failed]}"),
-        TextColumn("{task.fields[before]}", style="yellow"),
-        TimeRemainingColumn(),
-        disable=not visible,
-        refresh_per_second=4,
-        speed_estimate_period=10,
-        expand=True,
-    ) as progress:
-        shown = RolloutProgress(progress, progress.add_task("", total=total, reward="—", failed=0, before=""))
-        try:
-            yield shown
-        finally:
-            shown.flush()
+    # Whoever draws asks, some times a second: an episode that is counted costs nothing.
+    with Live(console=console, get_renderable=row, refresh_per_second=4):
+        yield

@@ -1,20 +1,24 @@
-"""The progress bar of rollouts: what it counts, what it shows, and what it costs."""
+"""The progress of rollouts: what is counted, and what is shown on a terminal and in a log."""
 
 from __future__ import annotations
 
-from itertools import count
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich import get_console
 
 from agent_env import AgentEnvironment
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.errors import AgentFailed
 from agent_env.training import Scenario, Seat, Team, collect, rollout, rollout_progress
 from agent_env.training.loop import mean_rewards
-from agent_env.training.progress import rate
+from agent_env.training.progress import RolloutProgress, rate
 
 pytestmark = pytest.mark.anyio
 
@@ -34,33 +38,33 @@ duel = Scenario(play, score, {"solver": Seat(), "judge": Seat()}, "duel")
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> str:
-    return " ".join(capsys.readouterr().out.split())
+    """What a log has: lines on standard error, and nothing in what the program itself printed."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
 
 
 async def test_a_rollout_shows_its_rate_its_failures_and_the_mean_reward_of_each_seat(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     await collect(rollout(duel, [0, 1, -1], group_size=2, progress=True))
     text = shown(capsys)
-    assert text.startswith("duel") and "6/6" in text and "/s" in text and "failed 2" in text
-    assert "judge 1.50 solver 1.50" in text
+    assert re.fullmatch(r"duel: 6/6 episodes, \d.+, reward judge 1\.50 solver 1\.50, failed 2\n", text)
     await collect(rollout(duel, [1], progress=False))
     assert shown(capsys) == ""
 
 
 async def test_a_total_that_nobody_knows_is_shown_as_such(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     await collect(rollout(play, iter([1, 2]), progress=True))
-    assert "2/?" in shown(capsys)
+    text = shown(capsys)
+    assert "2/? episodes" in text and "left" not in text
 
 
 async def test_one_bar_goes_on_over_several_rollouts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     team = Scenario(play, lambda episode: {"team": {"x": float(episode.task)}})
     with rollout_progress(5) as bar:
         bar.describe("first")
@@ -71,7 +75,7 @@ async def test_one_bar_goes_on_over_several_rollouts(
         await collect(rollout(team, [0, 0, 1], progress=bar))
     assert (bar.played, bar.failed, bar.skipped) == (5, 1, 0)
     text = shown(capsys)
-    assert "second" in text and "5/5" in text and "reward team 0.33" in text and "failed 1" in text
+    assert text.startswith("second: 5/5 episodes") and text.endswith("reward team 0.33, failed 1\n")
     with rollout_progress(1, visible=False) as bar:
         bar.add(Episode("e"))
     assert shown(capsys) == ""
@@ -79,9 +83,8 @@ async def test_one_bar_goes_on_over_several_rollouts(
 
 @pytest.mark.parametrize("finished", ["skip", "yield"])
 async def test_what_an_earlier_start_played_counts_as_done(
-    finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     with EpisodeStore(tmp_path / "episodes.db") as store, rollout_progress(4) as bar:
         await collect(rollout(duel, [0, -1], store=store, run_id="r"))
         await collect(rollout(duel, [0, -1, 1, 1], store=store, run_id="r", finished=finished, progress=bar))
@@ -106,9 +109,8 @@ def test_what_a_seat_earned_has_the_teams_part_and_none_is_nothing() -> None:
 
 
 async def test_where_the_team_and_one_seat_are_scored_every_seat_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     asked = AgentEnvironment(str.upper, name="asked")
 
     async def both(team: Team, task: int) -> int:
@@ -123,7 +125,7 @@ async def test_where_the_team_and_one_seat_are_scored_every_seat_is_shown(
 
     scenario = Scenario(both, mixed, {"a": Seat(asked), "b": Seat(asked)}, "mixed")
     episodes = await collect(rollout(scenario, [0, 1], progress=True))
-    assert "reward a 1.25 b 1.00 failed 0" in shown(capsys)
+    assert "reward a 1.25 b 1.00, failed 0" in shown(capsys)
     assert mean_rewards(episodes) == {"a": 1.25, "b": 1.0}
 
 
@@ -133,12 +135,71 @@ def test_what_takes_longer_than_a_second_is_told_in_seconds() -> None:
     ]
 
 
-async def test_slow_episodes_are_shown_by_the_seconds_that_each_takes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    clock = count(0, 4)
-    monkeypatch.setattr(get_console(), "get_time", lambda: float(next(clock)))
-    await collect(rollout(duel, [0, 1, 1], progress=True))
-    text = shown(capsys)
-    assert " s each" in text and "0/s" not in text
+def test_the_rate_is_that_of_this_start_and_not_of_the_last_second() -> None:
+    progress = RolloutProgress(100)
+    assert progress.speed() is None and progress.left() == ""
+    progress.skip(60)
+    assert progress.speed() is None and progress.left() == ""
+    progress._began = time.monotonic() - 40
+    for number in range(10):
+        progress.add(Episode(f"e{number}"))
+    # Ten of late in no time, and 60 of an earlier start: 4 s each since this one began, and 30 are left.
+    assert progress.speed() == pytest.approx(0.25, rel=0.01)
+    assert rate(progress.speed()) == "4.0 s each" and progress.left() == "0:02:00"
+    assert progress.line() == "70/100 episodes, 4.0 s each, reward —, failed 0, 60 played before, 0:02:00 left"
+
+
+SLOW = """
+import time
+from agent_env.episodes import Episode
+from agent_env.training import progress
+progress._FIRST, progress._LONGEST = 0.05, 0.2
+with progress.rollout_progress(4) as bar:
+    bar.describe("update 1/1")
+    bar.add(Episode("e"))
+    print("the program's own")
+    time.sleep(1.0)
+    for number in range(3):
+        bar.add(Episode(f"e{number}"))
+"""
+
+
+def test_a_log_has_lines_now_and_then_on_standard_error_though_no_episode_ends() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", SLOW],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        # Colours in a log make no terminal of it.
+        env=os.environ | {"FORCE_COLOR": "1"},
+    )
+    assert run.stdout == "the program's own\n"
+    *lines, last = run.stderr.splitlines()
+    assert 2 <= len(lines) <= 12, "the waits grow, or there were 20 lines"
+    assert all(re.fullmatch(r"update 1/1: 1/4 episodes, .+, reward —, failed 0, 0:00:0\d left", line) for line in lines)
+    assert re.fullmatch(r"update 1/1: 4/4 episodes, .+, reward —, failed 0", last)
+
+
+def test_a_terminal_has_a_bar_and_no_lines() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        run = subprocess.Popen(
+            [sys.executable, "-c", SLOW],
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(theirs)
+        shown = bytearray()
+        try:
+            while chunk := terminal.read(65536):
+                shown += chunk
+        except OSError:
+            pass  # how a terminal says that nobody writes to it any more
+        _, said = run.communicate(timeout=60)
+    assert (run.returncode, said) == (0, b"")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "the program's own" in text
+    last = text.strip().rpartition("update 1/1")[2].rstrip()
+    assert re.fullmatch(r" ━+ 4/4 \d.* reward — failed 0", last)
