@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import typer
 
     from agent_env.training.checkpoints import Run
+    from agent_env.training.credit import Credit
+    from agent_env.training.propagation import Propagation
 
 
 Average: TypeAlias = Literal["units", "tokens"]
@@ -73,6 +75,28 @@ def checked_average(average: str) -> Average:
     if found is None:
         raise ConfigurationError(f"--average must be 'units' or 'tokens', not {average!r}")
     return found
+
+
+def credit_named(name: str) -> Credit:
+    """What `--credit` means, a role baseline made for this start included; raises `ConfigurationError` with the choices."""
+    from agent_env.errors import ConfigurationError
+    from agent_env.training.credit import CREDITS, RoleBaseline
+
+    if name == "role_baseline":
+        return RoleBaseline()
+    if name not in CREDITS:
+        raise ConfigurationError(f"--credit takes {', '.join(CREDITS)} or role_baseline, not {name!r}")
+    return CREDITS[name]
+
+
+def propagation_named(name: str) -> Propagation:
+    """What `--propagation` means; raises `ConfigurationError` with the choices."""
+    from agent_env.errors import ConfigurationError
+    from agent_env.training.propagation import PROPAGATIONS
+
+    if name not in PROPAGATIONS:
+        raise ConfigurationError(f"--propagation takes {', '.join(PROPAGATIONS)}, not {name!r}")
+    return PROPAGATIONS[name]
 
 
 def check_device(device: str | None) -> None:

@@ -18,8 +18,10 @@ from agent_env.cli.making import (
     check_device,
     check_numbers,
     checked_average,
+    credit_named,
     folders_of,
     kept_options,
+    propagation_named,
     read_tasks,
     refuse_changes,
 )
@@ -37,6 +39,10 @@ _UPDATES = 100
 
 _MOST = 1_000_000
 """What more of is a slip of the finger."""
+
+_CREDIT = (
+    "What a reward is compared with: per_seat, per_parent_call, per_prompt, broadcast, difference or role_baseline."
+)
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="The folder of runs.")]
 
@@ -76,8 +82,10 @@ def train(
     tasks_per_update: Annotated[int, typer.Option(min=1, max=_MOST, help="How many tasks an update plays.")] = 16,
     concurrency: Annotated[int, typer.Option(min=1, help="How many episodes are played at a time.")] = 64,
     seconds: Annotated[float, typer.Option(help="How long an episode may take.")] = 300.0,
-    credit: Annotated[str, typer.Option(help="What a reward is compared with; role_baseline too.")] = "per_seat",
-    propagation: Annotated[str, typer.Option(help="What an agent is rewarded with.")] = "team",
+    credit: Annotated[str, typer.Option(help=_CREDIT)] = "per_seat",
+    propagation: Annotated[
+        str, typer.Option(help="What an agent is rewarded with: team, discounted, own or judge.")
+    ] = "team",
     average: Annotated[
         str, typer.Option(help="What counts the same in the loss: units, a seat in an episode each, or tokens.")
     ] = "units",
@@ -197,7 +205,6 @@ class _Work:
                 training.result()
 
     async def _train(self) -> None:
-        from agent_env.training.credit import RoleBaseline
         from agent_env.training.loop import training_loop
         from agent_env.training.progress import rollout_progress
 
@@ -218,8 +225,8 @@ class _Work:
                 tasks_per_update=options.tasks_per_update,
                 concurrency=self._concurrency,
                 seconds=self._seconds,
-                credit=RoleBaseline() if options.credit == "role_baseline" else options.credit,
-                propagation=options.propagation,
+                credit=credit_named(options.credit),
+                propagation=propagation_named(options.propagation),
                 seed=options.seed,
                 checkpoint_every=self._every,
                 device=self._device,
@@ -236,14 +243,11 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
     be trained."""
     from agent_env.cli.target import load
     from agent_env.errors import ConfigurationError
-    from agent_env.training.credit import credit_of
-    from agent_env.training.propagation import propagation_of
     from agent_env.training.scenario import Scenario
     from agent_env.training.seating import make_policies, seat_policies
 
-    if options.credit != "role_baseline":
-        credit_of(options.credit)
-    propagation_of(options.propagation)
+    credit_named(options.credit)
+    propagation_named(options.propagation)
     check_device(device)
     sys.path.insert(0, options.folder)
     given = Scenario.of(load(options.scenario))

@@ -195,6 +195,15 @@ def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: He
         ("guessing:game", "--policy", "judge=x"): "there is no seat 'judge'",
         ("guessing:game", "--tiny", "--tasks", "broken.jsonl"): "line 2 of",
         ("guessing:nothing", "--tiny"): "'guessing' has no 'nothing'",
+        (
+            *("guessing:game", "--tiny", "--credit", "baseline"),
+        ): "--credit takes broadcast, per_seat, per_parent_call, per_prompt, difference or role_baseline, not 'baseline'",
+        (
+            "guessing:game",
+            "--tiny",
+            "--propagation",
+            "me",
+        ): "--propagation takes team, discounted, own, judge, not 'me'",
         ("--resume",): "there are no runs in 'runs'",
         ("--resume", "x"): "'x' is no run",
         ("--resume", "--run", "x"): "a run goes on with its own --run",
@@ -250,6 +259,18 @@ def test_a_picture_of_a_studys_run_has_its_name_once_and_a_study_names_its_runs(
     assert drawn.splitlines()[0] == f"{title}: mean reward" and drawn.count("both-0") == 1
     refused = " ".join(here("runs", "plot", code=2).split())
     assert "it is a study of the runs both-0, none-0; `agent-env runs plot runs/study/both-0` draws one" in refused
+
+
+@pytest.mark.parametrize("credit", ["role_baseline", "difference"])
+def test_each_credit_of_the_help_can_be_asked_for(credit: str, folder: Path, here: Here) -> None:
+    from agent_env.training.credit import CREDITS
+    from agent_env.training.propagation import PROPAGATIONS
+
+    told = " ".join(here("train", "--help").replace("│", " ").split())
+    for name in (*CREDITS, "role_baseline", *PROPAGATIONS):
+        assert name in told
+    small = ("--group-size", "2", "--tasks-per-update", "1", "--updates", "1", "--propagation", "own")
+    assert json.loads(here("train", "guessing:game", "--tiny", *small, "--credit", credit, "--json"))["updates"] == 1
 
 
 def test_help_of_training_loads_no_pytorch() -> None:
