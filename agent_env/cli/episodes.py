@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 _WIDTH = 60
 
+_NAMED = 8
+"""How many episodes are named of those that a beginning may mean."""
+
 _MOST = 2**63 - 1
 """The largest number that SQLite counts to."""
 
@@ -63,23 +66,16 @@ def list_(
 @app.command()
 def show(
     source: Source,
-    episode: Annotated[str | None, typer.Argument(help="Its id; default: the last one.")] = None,
+    episode: Annotated[
+        str | None, typer.Argument(help="Its id, or a beginning that only it has; default: the last one.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Shows the call tree of an episode with timings, tokens and rewards."""
-    from agent_env.errors import InvalidArguments
-
     with reported(as_json=as_json), _opened(source) as episodes:
         from agent_env.episodes import render_tree
 
-        last = episodes.find(limit=1, newest_first=True)
-        found = next(last, None) if episode is None else episodes.get(episode)
-        if found is None:
-            raise InvalidArguments(
-                f"{str(source)!r} has no episodes"
-                if episode is None
-                else f"{str(source)!r} has no episode {episode!r}; `agent-env episodes list {source}` shows what it has"
-            )
+        found = _last(episodes, source) if episode is None else _named(episodes, source, episode)
         if as_json:
             print_json(found.to_json())
         else:
@@ -167,6 +163,37 @@ def _opened(source: Path) -> Generator[EpisodeStore | EpisodeFile]:
         ) from error
     except ProtocolError as error:
         raise ConfigurationError(f"{error.message}; put it right, or name another file than {str(source)!r}") from error
+
+
+def _last(episodes: EpisodeStore | EpisodeFile, source: Path) -> Episode:
+    from agent_env.errors import InvalidArguments
+
+    found = next(episodes.find(limit=1, newest_first=True), None)
+    if found is None:
+        raise InvalidArguments(f"{str(source)!r} has no episodes")
+    return found
+
+
+def _named(episodes: EpisodeStore | EpisodeFile, source: Path, name: str) -> Episode:
+    """The episode with this id, or else the one whose id begins so."""
+    from agent_env.errors import InvalidArguments
+
+    found = episodes.get(name)
+    if found is not None:
+        return found
+    ids = list(dict.fromkeys(summary.id for summary in episodes.summaries() if summary.id.startswith(name)))
+    if len(ids) > 1:
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        raise InvalidArguments(
+            f"the ids of {len(ids)} episodes begin with {name!r}: {', '.join(ids[:_NAMED])}{more}; say more of the one "
+            "that you mean"
+        )
+    found = episodes.get(ids[0]) if ids else None
+    if found is None:
+        raise InvalidArguments(
+            f"{str(source)!r} has no episode {name!r}; `agent-env episodes list {source}` shows what it has"
+        )
+    return found
 
 
 def _tell_torn(episodes: EpisodeStore | EpisodeFile) -> None:

@@ -144,6 +144,23 @@ def test_an_episode_is_shown_as_its_calls_with_timings_tokens_and_rewards(cli: C
     assert "transport: transport_error the agent is gone" in cli("show", source)
 
 
+def test_an_episode_is_shown_by_a_beginning_of_its_id_that_no_other_has(cli: Command, source: str) -> None:
+    assert Episode.from_json(cli.json("show", source, "br")) == EPISODES[3]
+    refused = cli.json("show", source, "ep", code=2)["error"]["message"]
+    assert refused.startswith("the ids of 3 episodes begin with 'ep': ep0, ep1, ep2; say more")
+    assert f"has no episode 'p0'; `agent-env episodes list {source}`" in cli("show", source, "p0", code=2)
+
+
+def test_an_id_that_another_one_begins_with_is_meant_itself_and_few_of_many_are_named(
+    cli: Command, tmp_path: Path
+) -> None:
+    with EpisodeStore(tmp_path / "e.db") as store:
+        store.append([Episode("a"), *(Episode(f"a{number:02}") for number in range(12))])
+    assert cli.json("show", "e.db", "a")["id"] == "a"
+    refused = cli.json("show", "e.db", "a0", code=2)["error"]["message"]
+    assert "of 10 episodes begin with 'a0': a00, a01," in refused and "a07 and 2 more; say" in refused
+
+
 def test_what_is_exported_is_what_was_stored(cli: Command, source: str, tmp_path: Path) -> None:
     assert cli("export", source, "out.jsonl", "--ok") == "3 episodes are in out.jsonl\n"
     assert list(open_episodes(tmp_path / "out.jsonl").find()) == EPISODES[:3]
