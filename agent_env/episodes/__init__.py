@@ -1,8 +1,9 @@
 """What a team of agents did: records, episodes, and where they are kept."""
 
+from agent_env.episodes.boundaries import Boundary
 from agent_env.episodes.choice import Choice
 from agent_env.episodes.database import EpisodeStore
-from agent_env.episodes.episode import Boundary, Episode, Failure, Node, Trace
+from agent_env.episodes.episode import Episode, Failure, Node, Trace
 from agent_env.episodes.graph import MessageNode, message_graph, path_to, paths
 from agent_env.episodes.recorder import EpisodeRecorder, new_episode_id, recording
 from agent_env.episodes.records import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias, cast
+from typing import ClassVar, Literal, cast
 
+from agent_env.episodes.boundaries import Boundary, boundary_of
 from agent_env.episodes.records import (
     AnyRecord,
     CallRecord,
@@ -20,31 +21,7 @@ from agent_env.episodes.records import (
     shown,
     written,
 )
-from agent_env.errors import (
-    AgentEnvError,
-    AgentFailed,
-    DeadlineExceeded,
-    PeerFailed,
-    ProtocolError,
-    Refusal,
-    RequestError,
-    TransportError,
-)
-
-Boundary: TypeAlias = Literal[
-    "request", "refused", "agent", "peer", "model", "deadline", "transport", "protocol", "reward", "program"
-]
-"""Whom a failure belongs to; "program" is the code that plays the episode."""
-
-_BOUNDARIES: tuple[tuple[type[AgentEnvError], Boundary], ...] = (
-    (RequestError, "request"),
-    (Refusal, "refused"),
-    (DeadlineExceeded, "deadline"),
-    (AgentFailed, "agent"),
-    (PeerFailed, "peer"),
-    (TransportError, "transport"),
-    (ProtocolError, "protocol"),
-)
+from agent_env.errors import AgentEnvError, ProtocolError
 
 
 @dataclass(slots=True)
@@ -61,7 +38,7 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, *, boundary: Boundary | None = None, call_id: str | None = None) -> Failure:
         """Attributes an error; one that is none of agent-env's own belongs to the program."""
-        boundary = boundary or _boundary(error)
+        boundary = boundary or boundary_of(error)
         if isinstance(error, AgentEnvError):
             return cls(boundary, error.code, error.message, call_id)
         return cls(boundary, type(error).__name__, str(error), call_id)
@@ -323,10 +300,3 @@ class Episode:
         homeless = [call for trace in self.traces if trace.session is None for call in trace.calls]
         self.traces = [trace for trace in self.traces if trace.session is not None]
         return homeless
-
-
-def _boundary(error: BaseException) -> Boundary:
-    for kind, boundary in _BOUNDARIES:
-        if isinstance(error, kind):
-            return boundary
-    return "program"

@@ -27,12 +27,14 @@ from agent_env.gateway.recording import MOST_CHOICES, Recording, came
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
+from agent_env.net.http import MODEL_CALL_HEADER
 
 R = TypeVar("R")
 
 _PASSED_BACK = (b"retry-after", b"x-request-id", b"request-id", b"x-should-retry")
 """Headers of an upstream that mean something to OpenAI's and Anthropic's clients."""
 
+_MODEL_CALL = MODEL_CALL_HEADER.lower().encode()
 _SHOWN_ERROR = 2000
 _TRIES = 3
 _PAUSE_SECONDS = 0.05
@@ -121,7 +123,7 @@ class ModelCall:
         try:
             await self._forward(send, timeout)
         except AgentEnvError as error:
-            await self._recording.keep(error)
+            await self._keep_failed(error)
             status = self._dialect.status(error)
             await _in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
         except asyncio.CancelledError:
@@ -134,6 +136,12 @@ class ModelCall:
             raise
         finally:
             watcher.cancel()
+
+    async def _keep_failed(self, error: AgentEnvError) -> None:
+        """Records a call that failed; its caller is told which, where it is the model that did."""
+        if error is not self._ended_by and not self._recording.kept:
+            error.data["model_call"] = self._record.call_id
+        await self._recording.keep(error)
 
     def end(self, error: AgentEnvError) -> None:
         """Ends the wait for the model's answer with an error; a call that has its whole answer goes on."""
@@ -195,6 +203,8 @@ class ModelCall:
             if self._translation is not None:
                 answer = dump_read(self._dialect.refusal(upstream.status, _error_of(answer)))
         back = [(name, upstream.headers[name]) for name in _PASSED_BACK if name in upstream.headers]
+        if upstream.status != 200:
+            back.append((_MODEL_CALL, self._record.call_id.encode()))
         await _in_time(reply(send, upstream.status, answer, back))
 
     def _take_whole(self, answer: bytes) -> bytes:
@@ -226,7 +236,7 @@ class ModelCall:
         except (AgentEnvError, TimeoutError) as failure:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
             self._recording.take_came(whole)
-            await self._recording.keep(error)
+            await self._keep_failed(error)
             if not begun:
                 raise error from None
             # The status is out already; clients raise what an error event tells.

@@ -32,6 +32,9 @@ CONNECT_SECONDS = 10.0
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 """How much of a reply is read before it is refused."""
 
+MODEL_CALL_HEADER = "Agent-Env-Model-Call"
+"""Tells of an error that it is that of a model, and which call of it failed: `data["model_call"]`."""
+
 _SENT = {"Content-Type": "application/json"}
 
 # Servers close idle connections (uvicorn after 5 s); keeping one longer than they do loses requests that cannot be
@@ -202,6 +205,8 @@ async def error_of(response: aiohttp.ClientResponse, *, max_bytes: int = MAX_REP
         error = _by_status(response.status, where)
     if retry_after is not None:
         error.data.setdefault("retry_after", retry_after)
+    if (model_call := response.headers.get(MODEL_CALL_HEADER)) is not None:
+        error.data["model_call"] = model_call
     return error
 
 

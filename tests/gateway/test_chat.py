@@ -135,6 +135,7 @@ async def test_an_upstreams_error_comes_back_with_its_own_status_and_is_recorded
     assert answer.headers["retry-after"] == "7" and "x-internal" not in answer.headers
     (record,) = await records(run)
     assert (record["status"], record["http_status"]) == ("upstream_error", 429)
+    assert answer.headers["agent-env-model-call"] == record["call_id"]
     assert json.loads(record["error"]["message"]) == {"error": {"message": "slow down"}}
     assert "response" not in record
 
@@ -149,6 +150,7 @@ async def test_an_answer_that_is_no_completion_is_a_protocol_error(
     assert got.body["error"]["message"].startswith("the model's server answered with what is ")
     (record,) = await records(run)
     assert (record["status"], record["http_status"]) == ("protocol_error", 200)
+    assert got.body["error"]["data"] == {"model_call": record["call_id"]}
 
 
 async def test_a_server_that_is_not_there_is_a_transport_error_without_its_address_in_the_way(

@@ -156,7 +156,7 @@ async def test_the_first_words_arrive_while_the_model_still_speaks(run: RunHandl
         (STREAM[:3], False, "transport_error"),
         (STREAM[:3], True, "protocol_error"),
         ([*STREAM[:3], b"data: {broken\n\n"], False, "protocol_error"),
-        ([chunk({}, {"logprobs": {"content": [{}]}}), b"data: [DONE]\n\n"], False, "protocol_error"),
+        ([chunk({}, {"finish_reason": ["stop"]}), b"data: [DONE]\n\n"], False, "protocol_error"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
