@@ -23,6 +23,7 @@
     ├── AgentFailed               agent_failed          the agent, its model or its tool raised
     ├── PeerFailed                peer_failed           an agent that this one called failed; `data` has its error
     ├── TransportError            transport_error       the other side could not be reached, or the connection broke
+    │   └── Stopping              stopping                try again: what comes after the other side may answer
     ├── ProtocolError             protocol_error        the other side answered what its protocol does not allow
     ├── PublishFailed             publish_failed        the version before is served; `data` has who said what
     ├── InvalidCard               invalid_card          the card has the problems that `data["problems"]` lists
@@ -227,6 +228,13 @@ class TransportError(AgentEnvError):
     code = "transport_error"
     http_status = 502
     retryable = True
+
+
+class Stopping(TransportError):
+    """The other side is being stopped, perhaps while the call was under way."""
+
+    code = "stopping"
+    http_status = 503
 
 
 class ProtocolError(AgentEnvError):

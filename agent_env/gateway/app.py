@@ -39,7 +39,7 @@ from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import REST_SECONDS, OpenPolicy, Policies
 from agent_env.gateway.proxy import ModelCall, ModelRequest, while_there
 from agent_env.gateway.retries import mark_of
-from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy
+from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy, stopping
 from agent_env.gateway.steering import asked_of, steer
 from agent_env.gateway.tokens import checked_name, checked_secret, new_secret
 from agent_env.net import bearer
@@ -98,6 +98,29 @@ class Gateway:
         self._close_seconds = close_seconds
         self._runs: dict[str, OpenRun] = {}
         self._policies = Policies(rest_seconds)
+        self._stopping = False
+
+    def start(self) -> None:
+        """Takes calls again after `stop`, as a gateway without runs."""
+        self._stopping = False
+
+    async def stop(self, seconds: float) -> None:
+        """Closes all runs as it is being stopped; their journals stay.
+
+        Calls that are held, and whatever else is asked from now on, are told `Stopping`, with the status 503. Calls
+        under way have `seconds` to end and are then told so too; the record of each is on disk when this returns.
+        """
+        self._stopping = True
+        runs = tuple(self._runs.values())
+        try:
+            # One that is being closed already ends its calls by itself.
+            await asyncio.gather(*(run.gone.wait() if run.closed else self._stop_run(run, seconds) for run in runs))
+        finally:
+            self.close()
+
+    async def _stop_run(self, run: OpenRun, seconds: float) -> None:
+        run.stopped = True
+        await self._close(run, drop=False, seconds=seconds)
 
     def close(self) -> None:
         """Closes all runs; their journals stay."""
@@ -148,7 +171,9 @@ class Gateway:
                 name, verb = asked_of(method, rest)
                 await self._steer(self._policies.named(name), verb, scope, receive, send)
             case "DELETE", ["runs", run]:
-                await self._close(self._own(scope, run), drop=scope["query_string"] == b"journal=drop")
+                drop = scope["query_string"] == b"journal=drop"
+                # What is dropped need not become whole.
+                await self._close(self._own(scope, run), drop=drop, seconds=0.0 if drop else self._close_seconds)
                 await reply(send, 200, b"{}")
             case "GET", ["health"]:
                 data = {"status": "healthy", "runs": len(self._runs)}
@@ -185,6 +210,7 @@ class Gateway:
 
     def _check_open(self, name: str) -> None:
         if name not in self._runs:
+            self._check_going_on()
             raise _unauthenticated()
 
     async def _steer(self, policy: OpenPolicy, verb: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +222,14 @@ class Gateway:
         run = self._runs.get(name)
         if run is not None and token is not None and run.admits(episode, seat, token):
             return run
+        if run is None:
+            self._check_going_on()
         raise _unauthenticated()
+
+    def _check_going_on(self) -> None:
+        """Raises `Stopping` for what is asked of a run that is not, or no longer, open as the gateway is stopped."""
+        if self._stopping:
+            raise stopping()
 
     def _check_admin(self, scope: Scope) -> None:
         token = bearer(header(scope, b"authorization")) or ""
@@ -207,6 +240,7 @@ class Gateway:
         self._check_admin(scope)
         run = self._runs.get(name)
         if run is None:
+            self._check_going_on()
             raise UnknownTool(f"the gateway has no open run {name!r}; open it with POST /runs")
         return run
 
@@ -219,8 +253,10 @@ class Gateway:
         }
         name = checked_name("run", str(wanted.get("run") or new_call_id()))
         secret = checked_secret(wanted.get("secret") or new_secret())
+        self._check_going_on()
         while (run := self._runs.get(name)) is not None and run.closed:
             await run.gone.wait()
+            self._check_going_on()
         seating = Seating(name, seats, self._policies, None if run is None else run.seating)
         if run is None:
             # The journal is bound to the secret, so it is made last: what was refused must not keep the name.
@@ -232,14 +268,13 @@ class Gateway:
         self._policies.hold(name, seating.shared())
         return {"run": name, "secret": secret}
 
-    async def _close(self, run: OpenRun, *, drop: bool) -> None:
+    async def _close(self, run: OpenRun, *, drop: bool, seconds: float) -> None:
         run.dropped = run.dropped or drop
         if run.closed:
             await run.gone.wait()  # somebody else closes it already
             return
         try:
-            # What is dropped need not become whole.
-            await run.close(0.0 if drop else self._close_seconds)
+            await run.close(seconds)
         finally:
             self._runs.pop(run.name, None)
             self._policies.hold(run.name, ())

@@ -127,8 +127,10 @@ class ModelCall:
             status = self._dialect.status(error)
             await _in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
         except asyncio.CancelledError:
-            await self._recording.keep(TransportError("the caller went away"), status="cancelled")
-            if not watcher.done() or task.uncancel():
+            gone = watcher.done()
+            told = "the caller went away" if gone else "the server of the gateway ended the call"
+            await self._recording.keep(TransportError(told), status="cancelled")
+            if not gone or task.uncancel():
                 raise
         except Exception as error:
             # A fault of the gateway's own goes on as one, but the call that was made leaves its record.

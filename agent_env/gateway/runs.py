@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from agent_env.errors import AgentEnvError, InvalidArguments, RunClosed, UnknownTool
+from agent_env.errors import AgentEnvError, InvalidArguments, RunClosed, Stopping, UnknownTool
 from agent_env.gateway.dialects import DIALECTS
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import Admission, OpenPolicy, Policies, Served
@@ -244,7 +244,7 @@ class OpenRun:
         self.seating = seating
         self.journal = journal
         self.recent = RecentCalls()
-        self.closed = self.dropped = False
+        self.closed = self.dropped = self.stopped = False
         self.gone = asyncio.Event()
         self._calls: set[UnderWay] = set()
         self._idle = asyncio.Event()
@@ -272,8 +272,10 @@ class OpenRun:
             await policy.hold(lambda: not self.closed and self.seating.played.get(seat) is policy)
 
     def enter(self, seat: str) -> Admission:
-        """Lets a call of a seat in; enter what it returns at once. Raises `RunClosed`, and `UnknownTool` where the seat
-        has gone."""
+        """Lets a call of a seat in; enter what it returns at once. Raises `RunClosed` or `Stopping`, and `UnknownTool`
+        where the seat has gone."""
+        if self.stopped:
+            raise stopping()
         if self.closed:
             raise RunClosed(f"the run {self.name!r} was closed, so it takes no call; open it again for more")
         policy = self.seating.played.get(seat)
@@ -296,13 +298,14 @@ class OpenRun:
         """Takes no call any more, and closes the journal when none is under way.
 
         Calls that are held are refused. Those that are under way have `seconds` to end; then each is ended, with its
-        record, and its caller told `RunClosed`.
+        record, and its caller told `RunClosed`, or `Stopping` where it is the gateway that closes.
         """
         self.closed = True
         self.seating.stir()
         if not await self._ended_within(seconds):
             for call in tuple(self._calls):
-                call.end(RunClosed(f"the run {self.name!r} was closed before this call had its answer"))
+                closed = RunClosed(f"the run {self.name!r} was closed before this call had its answer")
+                call.end(stopping() if self.stopped else closed)
             if not await self._ended_within(_ENDING_SECONDS):
                 # Of a caller that does not read, the answer is on its way, and its record on disk.
                 log.warning(
@@ -324,3 +327,8 @@ class OpenRun:
         if seat is not None:
             return seat in self.seats and opens(self.secret, episode, seat, token)
         return any(opens(self.secret, episode, name, token) for name in self.seating.names)
+
+
+def stopping() -> Stopping:
+    """What is told by a gateway that is being stopped."""
+    return Stopping("the gateway is closing; ask again, and one that comes after it may answer")

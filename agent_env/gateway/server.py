@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from agent_env.errors import LaunchFailed
 from agent_env.gateway.app import Gateway
 from agent_env.net import bound_url, listen
@@ -24,17 +26,26 @@ ADMIN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
 
 _LAUNCH_SECONDS = 30.0
 _STOP_SECONDS = 5.0
+_GRACE_SECONDS = 1
 
 
 @asynccontextmanager
 async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[str, None]:
     """Serves an ASGI app in this program while the block runs; gives its base URL.
 
-    Raises `ConfigurationError` when the port is taken.
+    At its end the requests that are under way have a second; those of a gateway are then told that it stops, and its
+    runs are closed (`Gateway.stop`). Raises `ConfigurationError` when the port is taken.
     """
     listener = listen(host, port)
-    async with served(app, listener, lifespan=False, stop_seconds=1):
-        yield bound_url(listener)
+    if isinstance(app, Gateway):
+        app.start()
+    async with served(app, listener, lifespan=False, stop_seconds=_GRACE_SECONDS):
+        try:
+            yield bound_url(listener)
+        finally:
+            if isinstance(app, Gateway):
+                with anyio.CancelScope(shield=True):
+                    await app.stop(_GRACE_SECONDS)
 
 
 async def serve(
@@ -50,7 +61,6 @@ async def serve(
         async with running(gateway, host=host, port=port) as url:
             on_ready(url)
             await stop.wait()
-    gateway.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from aiohttp import ClientResponse
 
 from agent_env.episodes import TurnRecord
 from agent_env.errors import AgentEnvError, RunClosed, TransportError
-from agent_env.gateway import Gateway, RunHandle, RunRecorder, SeatPolicy, running
+from agent_env.gateway import RunHandle, RunRecorder, SeatPolicy, running
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import Policies
 from agent_env.gateway.runs import OpenRun, Seating
@@ -365,22 +365,6 @@ async def test_a_run_that_is_being_closed_is_opened_again_and_closed_twice_when_
         assert [record["status"] for record in (await again.collect(["e1"]))["e1"]] == ["ok"]
         assert (await ask(again))[0] == 200
     assert len(journal(tmp_path)) == 2
-
-
-async def test_a_gateway_that_stops_leaves_a_record_of_each_call_that_was_under_way(
-    tmp_path: Path, upstream: Upstream
-) -> None:
-    upstream.hold = asyncio.Event()
-    app = Gateway(tmp_path, admin_token=ADMIN)
-    with anyio.fail_after(30):
-        async with running(app) as gateway:
-            run = await RunHandle.open(gateway, ADMIN, {"a": SeatPolicy("A", (upstream.url,))}, run="r1")
-            asking = asyncio.ensure_future(ask(run))
-            await upstream.arrived.wait()
-        app.close()
-        assert (await asking)[0] == 500  # which clients try again, at the gateway that comes after
-    (record,) = journal(tmp_path)
-    assert record["status"] == "cancelled"
 
 
 async def test_a_journal_that_is_closed_says_that_it_takes_no_record(tmp_path: Path) -> None:
