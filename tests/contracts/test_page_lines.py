@@ -24,7 +24,7 @@ from jsonschema import Draft202012Validator
 
 from agent_env import AgentEnvironment, Seat
 from agent_env.episodes import EpisodeReader
-from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
+from agent_env.gateway import Gateway, SeatPolicy, running
 from agent_env.net import post_json
 from agent_env.training import Policy, PolicyServer, Scenario, WordTokenizer, make_model
 from agent_env.training.exports import prime_rl
@@ -76,7 +76,8 @@ async def guesser(message: str, model: Any) -> str:
 
 @pytest.fixture
 async def names(tmp_path: Path) -> AsyncGenerator[dict[str, Any]]:
-    """The names that the page says its sections have: a `scenario`, whose seat `manager` is trained, and a `run`."""
+    """The names that the page says its sections have: a `scenario`, whose seat `manager` is trained, and the gateway
+    and the servers that it is played by."""
 
     async def guess(team: Any, task: Any) -> str:
         text: str = (await team["manager"].chat(task)).text
@@ -92,8 +93,7 @@ async def names(tmp_path: Path) -> AsyncGenerator[dict[str, Any]]:
     gateway = Gateway(tmp_path / "journal", admin_token="admin")
     async with running(PolicyServer([policy])) as models, running(gateway) as url:
         seats = scenario.seated({"manager": SeatPolicy("manager", (f"{models}/v1",))})
-        async with await RunHandle.open(url, "admin", seats) as run:
-            yield {"__name__": "__page__", "scenario": scenario, "run": run}
+        yield {"__name__": "__page__", "scenario": scenario, "gateway": url, "admin_token": "admin", "seats": seats}
     gateway.close()
 
 
@@ -173,18 +173,25 @@ def test_the_samples_for_prime_rl_have_the_fields_of_the_contract(
     fields = [(name, Any, field(default=MISSING if name in told["required"] else None)) for name in told["properties"]]
     sample_of = make_dataclass("TrainingSample", fields)
     batch_of = make_dataclass("TrainingBatch", ["examples", "step"])
+    sent: list[tuple[Path, Any]] = []
+
+    class Sender:
+        def __init__(self, output_dir: Path) -> None:
+            self.output_dir = output_dir
+
+        def send(self, batch: Any) -> None:
+            sent.append((self.output_dir, batch))
+
     stands_in("prime_rl.transport.types", TrainingSample=sample_of, TrainingBatch=batch_of)
-    stands_in("msgspec")
+    stands_in("prime_rl.transport", FileSystemTrainingBatchSender=Sender)
     monkeypatch.chdir(tmp_path)
     written = prime_rl.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl", policies=["boss", "hand", "player"])
     (block,) = blocks("prime-rl")
-    names: dict[str, Any] = {}
-    # Its last line encodes them, which takes the real types.
-    head, last = block.rstrip().rsplit("\n", 1)
-    assert last.startswith("encoded = msgspec.msgpack.encode(TrainingBatch(examples=samples, step=step))")
-    execute(head, names)
-    assert written.episodes == 4 and len(names["samples"]) == 10
-    for sample in names["samples"]:
+    execute(block, {})
+    ((folder, batch),) = sent
+    assert written.episodes == 4 and len(batch.examples) == 10 and batch.step == 0
+    assert folder.name.startswith("run_")
+    for sample in batch.examples:
         contract("prime_rl").validate({name: value for name, value in asdict(sample).items() if value is not None})
 
 
