@@ -59,11 +59,14 @@ class Publisher(Protocol[W_contra]):
         """
         ...
 
-    async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
+    def joining(
+        self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED
+    ) -> AbstractAsyncContextManager[None]:
         """Puts the weights that are in place at those of the endpoints that the state does not have, to which no call
-        goes yet; the policy is served from all of them then. Raises `PublishFailed`.
+        goes yet; in the block the policy's calls are sent to all of them.
 
-        `api_key` is the key of them all, None for none, and is given where `serve_from` was given one.
+        When the block raises, they go nowhere new, and what was put there is taken away again. Raises `PublishFailed`,
+        with nothing put anywhere. `api_key` is the key of them all, None for none, and is given where `serve_from` was given one.
         """
         ...
 
@@ -132,14 +135,20 @@ class PublishedPolicy(Generic[W]):
 
         `api_key` is the key of them all, None for none; without it the policy's key stays, and goes to no server that it
         was not given for: endpoints at another one raise `InvalidArguments`. Nothing pauses: calls that are under way
-        end where they are. That and `PublishFailed` leave the endpoints and their key as they were.
+        end where they are. That, `PublishFailed` and a refusal of the gateway leave the endpoints, their key and what is
+        loaded at servers as they were. Where the gateway's answer is lost (`TransportError`), new ones keep the weights,
+        since calls may go there already; call this again.
         """
         key = {} if api_key is UNCHANGED else {"api_key": api_key}
         async with self._lock:
             await self._settle()
             state = await self.policy.state()
-            await self.publisher.join(endpoints, state, **key)
-            return await self.policy.change(endpoints=endpoints, replaces=state.version, **key)
+            async with self.publisher.joining(endpoints, state, **key):
+                try:
+                    return await self.policy.change(endpoints=endpoints, replaces=state.version, **key)
+                except (*_LOST, asyncio.CancelledError) as error:
+                    lost = error  # not known to be undone, so nothing else is either
+            raise lost
 
     async def _publish(self, weights: W, version: int | None) -> int:
         bounds = self.drain_seconds + self.publisher.seconds + 2 * self.settle_seconds
@@ -350,8 +359,12 @@ class InMemory:
                 await anyio.to_thread.run_sync(self._put, before, was)
             raise
 
-    async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
+    @asynccontextmanager
+    async def joining(
+        self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED
+    ) -> AsyncGenerator[None, None]:
         """Does nothing: another endpoint is another address of this process."""
+        yield
 
     def _copy(self) -> Weights:
         with self.served.lock:

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,10 @@ class VllmLora:
             del loaded[oldest]
             await self._unload(state.endpoints, oldest)
 
-    async def join(self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED) -> None:
+    @asynccontextmanager
+    async def joining(
+        self, endpoints: Sequence[str], state: PolicyState, *, api_key: str | None = UNCHANGED
+    ) -> AsyncGenerator[None, None]:
         """Loads the adapters that are in place at further endpoints; see `Publisher`.
 
         Endpoints at other servers than those of the policy need `api_key`, if there is a key: else `InvalidArguments`.
@@ -95,11 +98,13 @@ class VllmLora:
             )
             raise publish_failed(state, [failure(one, None, said) for one in further])
         try:
-            for name, path in self._loaded.get(state.policy, {}).items():
-                # One that was served from before may have it still.
-                await self._unload(further, name)
-                async with self._undone(further, name):
+            async with AsyncExitStack() as stack:
+                for name, path in self._loaded.get(state.policy, {}).items():
+                    # One that was served from before may have it still.
+                    await self._unload(further, name)
+                    await stack.enter_async_context(self._undone(further, name))
                     await self._load(further, name, path, state)
+                yield
         except BaseException:
             self._keys = before
             raise

@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_env.errors import InvalidArguments, PublishFailed
-from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
+from agent_env.errors import AgentEnvError, InvalidArguments, PublishFailed, Refusal, TransportError
+from agent_env.gateway import Gateway, PolicyHandle, PolicyState, RunHandle, SeatPolicy, running
 from agent_env.net import shared_http
 from agent_env.training import InMemory, Policy, PolicyServer, PublishedPolicy, VllmLora
 from agent_env.training.tiny import WordTokenizer, make_model
@@ -45,6 +45,7 @@ class Adapters:
 
     def __init__(self) -> None:
         self.names = {"base"}
+        self.loaded = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -60,6 +61,7 @@ class Adapters:
                 await refuse(send, 404, "The lora adapter cannot be found.")
                 return
             case "load_lora_adapter":
+                self.loaded += 1
                 self.names.add(asked["lora_name"])
             case "unload_lora_adapter":
                 self.names.remove(asked["lora_name"])
@@ -207,3 +209,55 @@ async def test_a_trainer_that_was_started_again_says_that_it_cannot_bring_what_i
         await again.publish("/a/2")
         await again.serve_from([here, there])
         assert {await status_of(run, f"e{number}") for number in range(6)} == {200}
+
+
+async def test_a_further_place_that_the_gateway_refuses_is_left_without_the_adapters_it_was_given(
+    tmp_path: Path,
+) -> None:
+    first, second = Keyed(Adapters(), None), Keyed(Adapters(), None)
+    async with opened(tmp_path, first, second, key="one") as (run, (here, there)):
+        lora = VllmLora(keep=1)
+        policy = PublishedPolicy(run.policy("solver"), lora)
+        for number in (1, 2):
+            await policy.publish(tmp_path / f"adapter-{number}")
+        # The publisher has no key of its own to mind; the gateway's goes to no other server.
+        with pytest.raises(InvalidArguments, match="the api_key of the policy 'solver' was not given for"):
+            await policy.serve_from([here, there])
+        assert second.app.loaded == 2 and second.app.names == {"base"} and len(first.app.names) == 3
+        assert (await policy.policy.state()).endpoints == (here,) and await status_of(run, "e1") == 200
+
+        other = Refused(run, Refusal("somebody else published"))
+        with pytest.raises(Refusal, match="somebody else"):
+            await PublishedPolicy(other, lora).serve_from([here, there], api_key="two")
+        assert second.app.loaded == 4 and second.app.names == {"base"}
+        second.shown.clear()
+        assert (await policy.serve_from([here, there], api_key=None)).endpoints == (here, there)
+        assert second.app.names == first.app.names and set(second.shown) == {None}
+
+
+async def test_a_further_place_of_which_the_gateways_answer_is_lost_keeps_what_calls_may_ask_for(
+    tmp_path: Path,
+) -> None:
+    first, second = Keyed(Adapters(), None), Keyed(Adapters(), None)
+    async with opened(tmp_path, first, second, key=None) as (run, (_, there)):
+        lora = VllmLora()
+        policy = PublishedPolicy(run.policy("solver"), lora)
+        await policy.publish(tmp_path / "adapter-1")
+        with pytest.raises(TransportError, match="cut off"):
+            await PublishedPolicy(Refused(run, TransportError("cut off"), made=True), lora).serve_from([there])
+        assert (await policy.policy.state()).endpoints == (there,) and await status_of(run, "e1") == 200
+        assert (await policy.serve_from([there])).endpoints == (there,) and await status_of(run, "e2") == 200
+
+
+class Refused(PolicyHandle):
+    """The way to a gateway on which each change ends with an error, though it may be `made`."""
+
+    def __init__(self, run: RunHandle, error: AgentEnvError, *, made: bool = False) -> None:
+        super().__init__(run.gateway, ADMIN, "solver", run=run.run)
+        self.error = error
+        self.made = made
+
+    async def change(self, **fields: Any) -> PolicyState:
+        if self.made:
+            await super().change(**fields)
+        raise self.error

@@ -76,8 +76,10 @@ class Shelf:
             self.weights = before
             raise
 
-    async def join(self, endpoints: Any, state: PolicyState, **key: Any) -> None:
+    @asynccontextmanager
+    async def joining(self, endpoints: Any, state: PolicyState, **key: Any) -> AsyncGenerator[None, None]:
         """Has nothing to bring."""
+        yield
 
 
 @pytest.fixture(autouse=True)
