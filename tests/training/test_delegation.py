@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * SECONDS)]
 
 
 def figures(shown: str, table: str, arm: str) -> list[float]:
-    """A line of one of the tables: sampled before, after, worst, greedy before, after."""
+    """A line of one of the tables: sampled before, after, worst, best, greedy before, after."""
     lines = shown[shown.index(table) :].splitlines()
     line = next(line for line in lines if line.startswith(f"│ {arm}"))
     return [float(cell) for cell in line.split("│")[3:] if cell.strip()]
@@ -81,8 +81,8 @@ def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(
             for phase in ("before", "after"):
                 fresh = [e for e in played.episodes if e.info["phase"] == phase and e.info["temperature"] == heat]
                 shown.append(round(mean([scores(episode)[score] for episode in fresh]), 3))
-        before, after, worst, greedy_before, greedy_after = figures(played.shown, table, "manager only")
-        assert [before, after, greedy_before, greedy_after] == shown and worst == after
+        before, after, worst, best, greedy_before, greedy_after = figures(played.shown, table, "manager only")
+        assert [before, after, greedy_before, greedy_after] == shown and worst == best == after
 
 
 def test_every_episode_is_on_disk_with_whom_the_manager_asked_and_what_it_made_of_it(
