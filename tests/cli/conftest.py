@@ -1,4 +1,4 @@
-"""The command line, run as users run it: in a folder of its own, with a hub of its own."""
+"""The command line, run as users run it: in a process of its own, in a folder of its own, with a hub of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "warm"))
+from warm_python import WarmPython
 
 AGENTS = '''
 def echo(message: str) -> str:
@@ -29,6 +33,8 @@ def broken(message: str) -> str:
     raise ValueError("internal")
 '''
 
+COLUMNS = "140"
+
 
 @dataclass
 class Cli:
@@ -36,13 +42,23 @@ class Cli:
 
     folder: Path
     hub: Path
+    warm: WarmPython
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {"AGENT_ENV_HUB": str(self.hub), "PYTHONUNBUFFERED": "1", "COLUMNS": "140"}
+        return os.environ | {"AGENT_ENV_HUB": str(self.hub), "PYTHONUNBUFFERED": "1", "COLUMNS": COLUMNS}
 
     def __call__(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
         """Runs a command to its end; returns what it printed."""
+        return self._printed(
+            code,
+            *self.warm.run(
+                *("agent_env.cli", *arguments), cwd=self.folder, env=self.environment, stdin=stdin, timeout=60
+            ),
+        )
+
+    def cold(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
+        """Does the same with an interpreter that starts from nothing, as a user's does."""
         done = subprocess.run(
             [sys.executable, "-m", "agent_env.cli", *arguments],
             cwd=self.folder,
@@ -53,9 +69,13 @@ class Cli:
             text=True,
             timeout=60,
         )
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr if code else done.stdout
+        return self._printed(code, done.returncode, done.stdout, done.stderr)
+
+    @staticmethod
+    def _printed(code: int, returncode: int, stdout: str, stderr: str) -> str:
+        assert returncode == code, stdout + stderr
+        assert "Traceback" not in stderr
+        return stdout + stderr if code else stdout
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         """Runs a command with --json; returns what it said."""
@@ -64,15 +84,10 @@ class Cli:
     @contextmanager
     def serving(self, *arguments: str) -> Generator[dict[str, Any]]:
         """Runs `agent-env serve … --json`; gives what it announced."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agent_env.cli", "serve", *arguments, "--json"],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
+        process = self.warm.start(
+            *("agent_env.cli", "serve", *arguments, "--json"), cwd=self.folder, env=self.environment
         )
         try:
-            assert process.stdout is not None
             lines: list[str] = []
             while not lines or lines[-1].rstrip() != "}":
                 line = process.stdout.readline()
@@ -82,14 +97,22 @@ class Cli:
         finally:
             process.send_signal(signal.SIGINT)
             assert process.wait(20) in (0, -signal.SIGKILL)
-            if process.stdout is not None:
-                process.stdout.close()
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Generator[WarmPython]:
+    """Starts commands of all tests of the command line."""
+    with tempfile.TemporaryDirectory() as folder:  # a short path, as sockets want it
+        python = WarmPython(Path(folder), os.environ | {"COLUMNS": COLUMNS})
+        yield python
+        python.close()
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
+def cli(tmp_path: Path, warm: WarmPython) -> Cli:
     (tmp_path / "agents.py").write_text(AGENTS, "utf-8")
-    return Cli(tmp_path, tmp_path / "hub.db")
+    return Cli(tmp_path, tmp_path / "hub.db", warm)
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ def test_doctor_names_a_rival_that_installs_the_same_package(cli: Any, monkeypat
     rival.mkdir(parents=True)
     (rival / "METADATA").write_text("Metadata-Version: 2.1\nName: agentenv-framework\nVersion: 0.9\n", "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(rival.parent))
-    findings = {finding["subject"]: finding for finding in cli.json("doctor", code=1)}
+    # The path of Python's own start, and a start from nothing.
+    findings = {finding["subject"]: finding for finding in json.loads(cli.cold("doctor", "--json", code=1))}
     assert findings["agentenv-framework"]["state"] == "wrong"
     assert "virtual environment of its own" in findings["agentenv-framework"]["note"]

@@ -27,7 +27,7 @@ def test_an_agent_is_served_called_listed_and_checked(cli: Any) -> None:
         assert cli.json("card", "show", "agent-b@1.0.0")["version"] == "1.0.0"
         report = cli.json("check", served["url"])
         assert report["ok"], report
-        assert cli("chat", "agent-b", stdin="one\ntwo\n\n").count(": ") >= 2
+        assert cli.cold("chat", "agent-b", stdin="one\ntwo\n\n").count(": ") >= 2
 
 
 @pytest.mark.long
