@@ -304,7 +304,7 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
         shown = min(_SHOWN, len(curve))
         print_table(("seat", f"first {shown}", f"last {shown}", "best"), rows, title=f"mean reward, {run.id}")
         for line in _groups(curve[-_SHOWN:]):
-            console.print(line, markup=False, highlight=False)
+            say(line)
     if checkpoint is not None:
         for name in checkpoint.policies:
             say(f"{name} is in {checkpoint.path(name)}")
