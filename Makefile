@@ -11,6 +11,9 @@ EXTRAS := train,hf,pettingzoo,openai-agents,langgraph,pydantic-ai
 help:  ## Lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
+# pip compiles what it installs on one core, file by file; this does it on all.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
@@ -18,11 +21,13 @@ $(VENV)/.made:
 
 # The training example needs the product and torch alone; the tests need every framework and tool besides.
 $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[train]'
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]' --group dev
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[$(EXTRAS)]' --group dev
+	$(COMPILE)
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## Trains two served agents together, prints a table, writes a plot (about 6 minutes)

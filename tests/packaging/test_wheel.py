@@ -28,6 +28,7 @@ def test_the_wheel_has_the_three_packages_and_nothing_else_at_the_top(wheel: Pat
     assert any(name.startswith("agent_env_cards/conformance/") for name in names)
 
 
+@pytest.mark.long
 def test_the_installed_wheel_runs_the_readme(clean_python: Path, tmp_path: Path) -> None:
     ran = subprocess.run(
         [clean_python, ROOT / "scripts" / "run_page.py", ROOT / "README.md"],
