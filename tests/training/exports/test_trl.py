@@ -5,6 +5,7 @@ The trainer itself is run in `tests/peers/test_trl.py`; here stands for it what 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -177,10 +178,10 @@ def speaking() -> Policy:
 
 
 @asynccontextmanager
-async def served(agent: Callable[..., Any]) -> AsyncGenerator[tuple[Scenario, str]]:
+async def served(agent: Callable[..., Any], other: Callable[..., Any] = echo) -> AsyncGenerator[tuple[Scenario, str]]:
     """The agent and a worker, each served, and a server of the policy; gives the scenario and where that is."""
     server = PolicyServer([speaking()])
-    worker = AgentEnvironment(echo, name="worker", version="1.0.0", hub=False)
+    worker = AgentEnvironment(other, name="worker", version="1.0.0", hub=False)
     async with running(server) as models, worker.serving() as echoing:
         peers = {"worker": echoing.url} if agent is manager else {}
         env = AgentEnvironment(agent, name="manager", version="1.0.0", hub=False, peers=peers)
@@ -235,6 +236,20 @@ async def test_each_prompt_gets_the_row_of_an_episode_in_which_others_are_masked
     assert [number for _, _, number in groups] == ["0", "0", "1", "1"]
     assert len({batch for batch, _, _ in groups}) == 1
     assert [episode.info["sample"] for episode in kept if episode is not None] == [0, 1, 0, 1]
+
+
+async def test_the_episodes_of_a_batch_are_played_at_once() -> None:
+    together = asyncio.Barrier(4)
+
+    async def patient(message: str) -> str:
+        """Answers when four have asked."""
+        await together.wait()
+        return "zap"
+
+    async with served(manager, patient) as (scenario, models):
+        with trl_rollout_func(scenario, seat="manager", concurrency=4, seconds=12) as rollouts:
+            batch = await call(rollouts, prompts("boat", "boat", "car", "car"), trainer_of(models))
+    assert len(batch["reward"]) == 4 and None not in batch["reward"]
 
 
 async def test_what_fails_or_is_not_scored_moves_nothing(caplog: pytest.LogCaptureFixture) -> None:
