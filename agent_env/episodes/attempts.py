@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
@@ -67,37 +68,79 @@ def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]
     }
     taken = set(repeats.values())
     doubtful: set[str] = set()
-    tries = _Tries(marks.values())
+    tries = _Tries(marks.values(), taken)
     for name, call in marks.items():
-        earlier = tries.add(name, call)
-        free = [other for other in call.retry_among or earlier if other not in taken and other != name]
-        one = _only(free, marks)
+        equal = tries.add(name, call)
+        if call.retry_among:
+            free = [other for other in call.retry_among if other not in taken and other != name]
+            one = _only(free, marks)
+        else:
+            free, one = ([], None) if equal is None else equal.claim()
         if one is None:
             doubtful.update(other for other in free if other in marks)
         else:
             repeats[name] = one
             taken.add(one)
+            tries.take(one)
     return repeats, doubtful - taken
 
 
+class _Equal:
+    """Tries that asked the same in one turn and are as late as each other, without those that are known to be repeated:
+    retries of which nothing but their count is known repeat them, each another one."""
+
+    def __init__(self) -> None:
+        self.free: OrderedDict[str, None] = OrderedDict()
+        self._failed: deque[str] = deque()
+        self._told = False
+
+    def add(self, name: str, *, failed: bool) -> None:
+        """Adds the latest try."""
+        self.free[name] = None
+        self._told = False
+        if failed:
+            self._failed.append(name)
+
+    def claim(self) -> tuple[list[str], str | None]:
+        """The one that a retry repeats, or those of which it repeats one, where these were not told before."""
+        while self._failed:
+            if (one := self._failed.popleft()) in self.free:
+                return [], one
+        if len(self.free) == 1:
+            return [], next(iter(self.free))
+        told, self._told = self._told, True
+        return [] if told else list(self.free), None
+
+
 class _Tries:
-    """The calls by what they asked and in which turn, for retries of which nothing but their count is known."""
+    """The calls by what they asked and in which turn, for retries of which nothing but their count is known; those that
+    are `taken` are repeated by a retry that names them."""
 
-    def __init__(self, calls: Iterable[CallRecord]) -> None:
+    def __init__(self, calls: Iterable[CallRecord], taken: set[str]) -> None:
         self._wanted = any(map(_counted_alone, calls))
-        self._known: dict[tuple[str, str, str], dict[int, list[str]]] = {}
+        self._known: dict[tuple[str, str, str], dict[int, _Equal]] = {}
+        self._homes: dict[str, _Equal] = {}
+        self._taken = taken
 
-    def add(self, name: str, call: CallRecord) -> list[str]:
+    def add(self, name: str, call: CallRecord) -> _Equal | None:
         """Adds a call; gives those that it may repeat by its count: of what asked the same, the latest tries."""
         if not self._wanted:
-            return []
+            return None
         asked = json.dumps(call.request, sort_keys=True)
         known = self._known.setdefault((call.parent_call_id, call.seat, asked), {})
         count = call.attempt or 0
         latest = max((earlier for earlier in known if earlier < count), default=None)
-        found = [] if latest is None or not _counted_alone(call) else known[latest]
-        known.setdefault(count, []).append(name)
+        found = None if latest is None or not _counted_alone(call) else known[latest]
+        home = known.setdefault(count, _Equal())
+        if name not in self._taken:
+            home.add(name, failed=call.status != "ok")
+            self._homes[name] = home
         return found
+
+    def take(self, name: str) -> None:
+        """Takes out a call that a retry repeats."""
+        if (home := self._homes.get(name)) is not None:
+            home.free.pop(name, None)
 
 
 def _counted_alone(call: CallRecord) -> bool:

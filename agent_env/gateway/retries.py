@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 _COUNTS = (b"x-stainless-retry-count", b"agent-env-retry-count")
 _KEY = b"idempotency-key"
 _REMEMBERED = 16384
 _MOST_TRIES = 32
+_MOST_NAMED = 64
+"""Of how many calls a record says that it repeats one of them."""
 
 
 class Mark(NamedTuple):
@@ -34,16 +36,79 @@ def mark_of(headers: Mapping[bytes, bytes]) -> Mark:
     return Mark(0, headers.get(_KEY))
 
 
-@dataclass(slots=True)
 class Try:
     """One call that may be repeated: its id, and what became of it.
 
     Of a call that was refused, which left no record, `calls` are those of which it repeats one, if it repeats any.
     """
 
-    calls: tuple[str, ...]
-    failed: bool = False
-    repeated: bool = False
+    __slots__ = ("_equal", "_failed", "_number", "calls")
+
+    def __init__(self, calls: tuple[str, ...], equal: _Equal, number: int) -> None:
+        self.calls = calls
+        self._equal = equal
+        self._number = number
+        self._failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has failed, so far."""
+        return self._failed
+
+    @failed.setter
+    def failed(self, failed: bool) -> None:
+        self._failed = failed
+        if failed and self._number in self._equal.free:
+            heappush(self._equal.failed, self._number)
+
+
+class _Equal:
+    """The tries that are equal and that no retry repeats so far, in their order; `failed` has the numbers of those that
+    did, and perhaps of some that are not here any more."""
+
+    __slots__ = ("_last", "failed", "free")
+
+    def __init__(self) -> None:
+        self.free: OrderedDict[int, Try] = OrderedDict()
+        self.failed: list[int] = []
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self.free)
+
+    def add(self, call_id: str) -> Try:
+        """Adds a try, the latest."""
+        self._last += 1
+        this = self.free[self._last] = Try((call_id,), self, self._last)
+        return this
+
+    def claim(self) -> tuple[str, ...]:
+        """Takes out the one that a retry repeats, and gives its calls; where that is not sure, gives those of all."""
+        number = self._surely()
+        if number is not None:
+            return self.free.pop(number).calls
+        # So many would be told with each retry of them: whoever reads the records finds them by the count as well.
+        if len(self.free) > _MOST_NAMED:
+            return ()
+        return tuple(call for known in self.free.values() for call in known.calls)
+
+    def forget(self) -> None:
+        """Lets the oldest one go."""
+        number, _ = self.free.popitem(last=False)
+        while self.failed and self.failed[0] <= number:
+            heappop(self.failed)
+
+    def _surely(self) -> int | None:
+        while self.failed:
+            known = self.free.get(number := heappop(self.failed))
+            if known is not None and known.failed:
+                return number
+        return next(iter(self.free)) if len(self.free) == 1 else None
+
+    @property
+    def latest(self) -> Try:
+        """The last one of all."""
+        return self.free[self._last]
 
 
 class RecentCalls:
@@ -52,28 +117,25 @@ class RecentCalls:
     Within one turn, a call that is marked as a later try repeats the latest try before it with the same body: tries
     may be lost on their way. Of several equal ones, those that failed go first, the oldest of them before the others:
     whichever it is, its client has no answer of it. Where none failed, and several were answered or still are under
-    way, it is one of these, and it is not guessed which.
+    way, it is one of these, and it is not guessed which; of very many, not even these are told, but the count of the retry.
     """
 
     def __init__(self) -> None:
-        self._tries: OrderedDict[Hashable, list[Try]] = OrderedDict()
+        self._tries: OrderedDict[Hashable, _Equal] = OrderedDict()
         self._count = 0
 
     def add(self, place: tuple[str, ...], mark: Mark, body: bytes, call_id: str) -> tuple[Try, tuple[str, ...]]:
         """Notes a call of a turn (`place`); gives it, and the ids of the calls of which it repeats one: mostly none,
         or one."""
-        this = Try((call_id,))
         if mark.key is not None:
             # With the body: a client that has one key for all it asks repeats nothing.
             named = (place, hash((mark.key, body)))
             earlier = self._tries.get(named)
-            repeats = earlier[-1].calls if earlier is not None else ()
-            self._note(named, this)
-            return this, repeats
+            repeats = earlier.latest.calls if earlier is not None else ()
+            return self._note(named, call_id), repeats
         text = hash(body)
         repeats = self._claim(place, text, mark.attempt)
-        self._note((place, text, mark.attempt), this)
-        return this, repeats
+        return self._note((place, text, mark.attempt), call_id), repeats
 
     def refuse(self, place: tuple[str, ...], mark: Mark, body: bytes) -> None:
         """Notes a call that was refused, such that its next try repeats what it repeats, and no other equal call."""
@@ -82,24 +144,28 @@ class RecentCalls:
 
     def _claim(self, place: tuple[str, ...], text: int, attempt: int) -> tuple[str, ...]:
         for earlier in range(min(attempt, _MOST_TRIES) - 1, -1, -1):
-            free = [known for known in self._tries.get((place, text, earlier), ()) if not known.repeated]
-            if free:
-                break
-        else:
-            return ()  # none ever came here, or long ago
-        sure = next((known for known in free if known.failed), free[0] if len(free) == 1 else None)
-        if sure is None:
-            return tuple(call for known in free for call in known.calls)
-        sure.repeated = True
-        return sure.calls
+            equal = self._tries.get(name := (place, text, earlier))
+            if equal is None:
+                continue
+            known = len(equal)
+            calls = equal.claim()
+            self._count -= known - len(equal)
+            if not equal.free:
+                del self._tries[name]
+            return calls
+        return ()  # none ever came here, or long ago
 
-    def _note(self, place: Hashable, this: Try) -> None:
-        self._tries.setdefault(place, []).append(this)
+    def _note(self, place: Hashable, call_id: str) -> Try:
+        equal = self._tries.get(place)
+        if equal is None:
+            equal = self._tries[place] = _Equal()
+        this = equal.add(call_id)
         self._tries.move_to_end(place)
         self._count += 1
         while self._count > _REMEMBERED:
             if len(self._tries) > 1:
                 self._count -= len(self._tries.popitem(last=False)[1])
             else:
-                del self._tries[place][0]
+                equal.forget()
                 self._count -= 1
+        return this

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +48,7 @@ def test_a_call_that_nobody_recorded_may_be_the_one_as_well() -> None:
 
 def test_a_retry_by_its_count_alone_repeats_the_latest_try_before_it_that_asked_the_same() -> None:
     """As where the gateway was started again in between, and what it knew of its calls is gone."""
-    asked = {"request": {"messages": ["a"]}}
+    asked: dict[str, Any] = {"request": {"messages": ["a"]}}
     assert unheard_calls([call("k1", **asked), call("k2", attempt=1, **asked)]) == {"k1": "retried"}
     assert unheard_calls([call("k1", **asked), call("k2", attempt=2, **asked)]) == {"k1": "retried"}
     assert unheard_calls([call("k1", request={}), call("k2", attempt=1, **asked)]) == {}
@@ -54,6 +58,49 @@ def test_a_retry_by_its_count_alone_repeats_the_latest_try_before_it_that_asked_
     assert unheard_calls(both) == dict.fromkeys(("k1", "k2"), "ambiguous retry")
     chain = [call("k1", **asked), call("k2", attempt=1, **asked), call("k3", attempt=2, **asked)]
     assert unheard_calls(chain) == {"k1": "retried", "k2": "retried"}
+
+
+def instructions(work: Callable[[], object]) -> int:
+    """How many instructions of Python a piece of work takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("status", ["ok", "transport_error"])
+def test_finding_what_many_equal_retries_repeat_takes_as_long_as_they_are_many_and_not_as_their_square(
+    status: str,
+) -> None:
+    def tried(count: int) -> int:
+        calls = [call(f"k{number}", request={}, status=status) for number in range(count)]
+        calls += [call(f"k{number}", request={}, attempt=1) for number in range(count, 2 * count)]
+        found: dict[str, Any] = {}
+        taken = instructions(lambda: found.update(unheard_calls(calls)))
+        doubt = [f"k{number}" for number in range(count)] if status == "ok" else []
+        assert found == dict.fromkeys(doubt, "ambiguous retry")
+        return taken
+
+    assert tried(1024) < 10 * tried(128)
+
+
+def test_equal_calls_that_come_between_two_retries_are_in_doubt_as_well() -> None:
+    asked: dict[str, Any] = {"request": {}}
+    calls = [call("k1", **asked), call("k2", **asked), call("k3", attempt=1, **asked), call("k4", **asked)]
+    assert unheard_calls([*calls, call("k5", attempt=1, **asked)]) == dict.fromkeys(
+        ("k1", "k2", "k4"), "ambiguous retry"
+    )
 
 
 def test_a_call_that_names_itself_is_heard() -> None:

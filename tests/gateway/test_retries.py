@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -12,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_env.episodes import CallRecord
+from agent_env.episodes.attempts import unheard_calls
 from agent_env.gateway import RunHandle, SeatPolicy, running
 from agent_env.gateway.retries import Mark, RecentCalls, mark_of
 from agent_env.net import bound_url, listen, shared_http
@@ -193,6 +197,54 @@ def test_the_one_that_failed_is_found_among_many_equal_calls() -> None:
     for number in range(2000):
         calls.add(place, Mark(0, None), b"x", f"k{number}")
     assert calls.add(place, Mark(1, None), b"x", "again")[1] == ("failed",)
+
+
+def test_of_very_many_equal_calls_a_retry_names_none_and_its_count_leaves_all_of_them_in_doubt() -> None:
+    calls, place = RecentCalls(), ("e", "a", "t")
+    names = [f"k{number}" for number in range(65)]
+    tries = [calls.add(place, Mark(0, None), b"x", name)[0] for name in names]
+    assert calls.add(place, Mark(1, None), b"x", "r1")[1] == ()
+    asked = [CallRecord(name, "t", "a", "A", started=float(at), request={}) for at, name in enumerate(names)]
+    again = CallRecord("r1", "t", "a", "A", started=99.0, request={}, attempt=1)
+    assert unheard_calls([*asked, again]) == dict.fromkeys(names, "ambiguous retry")
+    tries[40].failed = True
+    assert calls.add(place, Mark(1, None), b"x", "r2")[1] == ("k40",)
+    assert calls.add(place, Mark(1, None), b"x", "r3")[1] == (*names[:40], *names[41:])
+
+
+def instructions(work: Callable[[], object]) -> int:
+    """How many instructions of Python a piece of work takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_retries_of_many_equal_calls_take_as_long_as_the_calls_are_many_and_not_as_their_square(fails: bool) -> None:
+    def tried(count: int) -> int:
+        calls, place = RecentCalls(), ("e", "a", "t")
+
+        def all_of_them() -> None:
+            for number in range(count):
+                calls.add(place, Mark(0, None), b"x", f"k{number}")[0].failed = fails
+            for number in range(count):
+                calls.add(place, Mark(1, None), b"x", f"r{number}")
+
+        return instructions(all_of_them)
+
+    assert tried(1024) < 10 * tried(128)
 
 
 async def test_a_retry_that_fits_several_answered_calls_names_them_all(run: RunHandle) -> None:
