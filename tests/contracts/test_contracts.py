@@ -96,6 +96,7 @@ BROKEN: dict[str, list[Callable[[Any], None]]] = {
         put([1, 0], "mask"),
         put([0.0], "temperatures"),
         put(0.5, "advantages"),
+        put([1.0], "reward"),
         put(1.0, "advantage"),
     ],
     "areal": [

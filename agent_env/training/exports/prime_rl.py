@@ -22,8 +22,8 @@ PLAIN_TEMPERATURE = 1.0
 def to_prime_rl(rows: Iterable[Row], *, env_name: str | None = None) -> list[dict[str, Any]]:
     """The keyword arguments of a `TrainingSample` a row: everything is aligned with its tokens.
 
-    `advantages` has the row's own on its sampled tokens, so that prime-rl's grouping is not needed. `env_name` is what
-    its metrics and weights go by; default: the row's seat.
+    `advantages` has the row's own on its sampled tokens, so that prime-rl's grouping is not needed; `reward` is the
+    row's, None where nobody scored it. `env_name` is what its metrics and weights go by; default: the row's seat.
 
         samples = [TrainingSample(**sample) for sample in to_prime_rl(rows)]
     """
@@ -34,6 +34,7 @@ def to_prime_rl(rows: Iterable[Row], *, env_name: str | None = None) -> list[dic
             "logprobs": list(row.logprobs),
             "temperatures": _temperatures(row),
             "env_name": row.seat if env_name is None else env_name,
+            "reward": row.reward,
             "advantages": [row.advantage if one else 0.0 for one in row.loss_mask],
         }
         for row in rows

@@ -92,7 +92,7 @@ def test_prime_rl_has_a_temperature_and_an_advantage_for_each_token(golden: list
         assert sample["logprobs"] == logprobs(told, sample["token_ids"])
         # It divides by them: context, greedy and unknown ones count as 1.
         assert sample["temperatures"] == told.spread(1.0, lambda span: span[3] or 1.0)
-        assert sample["advantages"] == close(told.spread(0.0, told.credit))
+        assert sample["advantages"] == close(told.spread(0.0, told.credit)) and sample["reward"] == told.reward
         # Absent weights are 1 on each trainable token, and it divides by the tokens of all samples.
         assert {"rl_weights", "ce_weights", "ref_kl_weights"}.isdisjoint(sample)
 
