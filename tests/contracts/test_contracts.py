@@ -117,6 +117,8 @@ BROKEN: dict[str, list[Callable[[Any], None]]] = {
         put(500, "events", 0, "data", "http_status"),
         put(None, "events", -1, "data", "value"),
         put("a/b", "rollout", "rollout_id"),
+        drop("rollout", "input", "data_id"),
+        put("", "rollout", "input", "data_id"),
         put("x", "rollout", "reward"),
     ],
 }

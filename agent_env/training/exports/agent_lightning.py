@@ -25,14 +25,15 @@ SOURCE = "agent-env"
 def to_agent_lightning(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """A `RolloutCreate` a row, with its `events` (`EventCreate`) beside it; the label is in the rollout's metadata.
 
-    Rows of agent instances that were cut in two get the same reward, each in its own rollout. Raises
-    `ConfigurationError` for a row that nobody scored, whose reward would be filled in there.
+    The input's `data_id`, by which rollouts are told to be of one problem there, is the row's group. Rows of agent
+    instances that were cut in two get the same reward, each in its own rollout. Raises `ConfigurationError` for a row
+    that nobody scored, whose reward would be filled in there.
     """
     return [
         {
             "rollout": {
                 "rollout_id": rollout_id(row),
-                "input": {"group": row.group, "seat": row.seat, "episode": row.episode},
+                "input": {"data_id": row.group, "seat": row.seat, "episode": row.episode},
                 "is_train": True,
                 "metadata": {"row": label_of(row)},
             },

@@ -167,7 +167,9 @@ def test_an_agent_loop_of_verl_tells_the_score_and_the_versions(golden: list[Epi
 
 
 def test_agent_lightning_has_a_request_a_call_and_one_reward(golden: list[Episode], tmp_path: Path) -> None:
+    problems: dict[str, set[str]] = {}
     for told, posted in zip(TOLD, forms(agent_lightning, "posted", golden, tmp_path), strict=True):
+        problems.setdefault(told.group, set()).add(posted["rollout"]["input"]["data_id"])
         *requests, reward = posted["events"]
         assert (reward["event_type"], reward["data"]["value"]) == ("reward", told.reward)
         assert len(requests) == len(told.spans)
@@ -181,6 +183,9 @@ def test_agent_lightning_has_a_request_a_call_and_one_reward(golden: list[Episod
             told_of = [entry["logprob"] for entry in choice["logprobs"]["content"]]
             assert told_of == [-0.125 * (1 + token % 7) for token in choice["token_ids"]]
             assert choice["finish_reason"] == data["finish_reason"] == ("length" if start == 18 else "stop")
+    # Attempts of one seat at one problem are told to be that.
+    assert [len(one) for one in problems.values()] == [1, 1, 1, 1] and len(set().union(*problems.values())) == 4
+    assert all(one.endswith("/" + told.rpartition("/")[2]) for told, ids in problems.items() for one in ids)
 
 
 PLAYED = {
