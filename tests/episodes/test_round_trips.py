@@ -134,6 +134,7 @@ def test_the_names_of_verifiers_are_used_for_what_it_has_as_well() -> None:
     episode = Episode("e1", "go", env="maze", seed=3, run="r1")
     episode.traces = [Trace("ann@1.0.0", "solver", "s1", trainable=False), Trace(None, "scout", None)]
     episode.failures = [Failure("transport", "transport_error", "gone", "t1"), Failure("program", "KeyError", "x")]
+    episode.rewards = [RewardRecord("found", 0.5, 0.2, "judge", "seat", "solver"), RewardRecord("style")]
     assert episode.to_json() == {
         "kind": "episode",
         "id": "e1",
@@ -157,7 +158,19 @@ def test_the_names_of_verifiers_are_used_for_what_it_has_as_well() -> None:
             {"agent": {"name": "scout"}, "turns": [], "calls": []},
         ],
         "edges": [],
-        "rewards": [],
+        # Its `score` is the `value` here; its own `value` is that times the weight.
+        "rewards": [
+            {
+                "kind": "reward",
+                "name": "found",
+                "value": 0.5,
+                "weight": 0.2,
+                "source": "judge",
+                "target": "seat",
+                "target_id": "solver",
+            },
+            {"kind": "reward", "name": "style", "weight": 1.0, "source": "env", "target": "episode"},
+        ],
     }
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from verifiers.v1.episode import WireEpisode
+from verifiers.v1.trace import AgentInfo, Error, Reward, Trace
 
 from agent_env.episodes import EpisodeReader
 from agent_env.training.exports.verifiers import from_verifiers, to_verifiers
@@ -21,6 +22,43 @@ rows, _, report = credit_rows(episodes)
 records = [json.loads(line) for line in exported.read_text("utf-8").splitlines()]
 assert records == list(to_verifiers(episodes))
 read = [WireEpisode.model_validate(record) for record in records]
+
+# The names that an episode on disk has in common with verifiers are those of its own models (docs/episodes.md), and
+# what verifiers has a name for has no other one.
+OWN = {
+    WireEpisode: {"kind", "started", "seconds", "seed", "info", "edges", "rewards"},
+    Trace: {"turns"},
+    AgentInfo: {"release"},
+    Error: {"boundary", "call_id"},
+    Reward: {"kind", "name", "value", "source", "target", "target_id", "episode"},
+}
+SHARED = {
+    WireEpisode: {"id", "ok", "env", "task", "group", "run", "errors", "traces"},
+    Trace: {"id", "agent", "calls"},
+    AgentInfo: {"name", "trainable"},
+    Error: {"type", "message"},
+    Reward: {"weight"},
+}
+named: dict[type, set[str]] = {kind: set() for kind in SHARED}
+for told in (episode.to_json() for episode in episodes):
+    named[WireEpisode] |= set(told)
+    for trace in told["traces"]:
+        named[Trace] |= set(trace)
+        named[AgentInfo] |= set(trace["agent"])
+    for error in told["errors"]:
+        named[Error] |= set(error)
+    for reward in told["rewards"]:
+        named[Reward] |= set(reward)
+for kind, theirs in SHARED.items():
+    assert theirs <= set(kind.model_fields), kind
+    assert OWN[kind].isdisjoint(kind.model_fields), kind
+    assert named[kind] == theirs | OWN[kind], kind
+
+# Our `value` of a reward is its `score`; its own `value` is that times the weight.
+worker = read[0].by_agent["worker"][0]
+short = next(reward for reward in episodes[0].rewards if reward.weight != 1.0 and reward.value is not None)
+assert worker.rewards[short.name].score == short.value != worker.rewards[short.name].value
+assert worker.rewards[short.name].value == short.value * short.weight
 
 # What verifiers writes again holds the same rows, credit and all.
 written = [episode.to_record(float_decimals=None) for episode in read]
