@@ -40,8 +40,8 @@ def unheard_calls(calls: Iterable[CallRecord]) -> dict[str, Unheard]:
 
     Of all attempts at one call the last that was answered is what the agent went on with: an attempt that failed takes
     nobody's place. Which call a retry repeats is told by `retry_of`. Where `retry_among` leaves it open, it is the
-    oldest of these that failed, or else the only one that no other retry repeats, or else any of several. A retry by
-    its count (`attempt`) of which a gateway that was started again could not know what it repeats may repeat the latest
+    oldest of these that failed, or else the only one that no other retry repeats, or else any of several; an empty one
+    says that it repeats none. A retry by its count (`attempt`) of which a gateway that was started again could not know what it repeats may repeat the latest
     earlier tries of its turn that asked the same. A mark that names no call of the trace is none, and neither are equal
     prompts: two calls may well ask the same.
     """
@@ -71,7 +71,7 @@ def _repeats(marks: Mapping[str, CallRecord]) -> tuple[dict[str, str], set[str]]
     tries = _Tries(marks.values(), taken)
     for name, call in marks.items():
         equal = tries.add(name, call)
-        if call.retry_among:
+        if call.retry_among is not None:
             free = [other for other in call.retry_among if other not in taken and other != name]
             one = _only(free, marks)
         else:

@@ -121,9 +121,10 @@ class CallRecord:
     `policy` names the policy that answered, `policy_version` its version when the call began and `policy_version_end`
     that of its last token, when a call may span versions. `retries` counts the attempts before this one that the
     gateway made by itself; `retry_of` is the call that this one repeats, as its caller marked it: never a guess. Where
-    the mark fits several, `retry_among` are these, oldest first, unless they are very many. `attempt` is the caller's
-    own count, of a call that it marked as a retry. `temperature` is what the model was asked for, the seat's own before
-    the agent's; None leaves it to the model's server.
+    the mark fits several, `retry_among` are these, oldest first, unless they are very many; it is empty where every try
+    before this one was refused, which leaves no record. `attempt` is the caller's own count, of a call that it marked as
+    a retry. `temperature` is what the model was asked for, the seat's own before the agent's; None leaves it to the
+    model's server.
 
     `api` is the dialect that the agent spoke, `upstream_api` the one that the model's server was asked in where that is
     another. `usage` and `finish_reason` are in the words of chat completions, whatever the dialect. Where one of the

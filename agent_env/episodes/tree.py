@@ -87,8 +87,10 @@ def _call_line(call: CallRecord) -> str:
         line += f" [yellow]{call.retries} {'retry' if call.retries == 1 else 'retries'}[/]"
     if call.retry_of is not None:
         line += f" [yellow]again {escape(call.retry_of)}[/]"
-    if call.retry_among is not None:
+    if call.retry_among:
         line += f" [yellow]again one of {escape(', '.join(call.retry_among))}[/]"
+    elif call.retry_among is not None:
+        line += " [yellow]again, as it was refused[/]"
     if call.choice_of is not None:
         line += f" [dim]choice of {escape(call.choice_of)}[/]"
     if call.status != "ok":

@@ -24,7 +24,7 @@ from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
 from agent_env.gateway.recording import MOST_CHOICES, Recording, came
-from agent_env.gateway.retries import mark_of
+from agent_env.gateway.retries import mark_of, tell
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
 from agent_env.net.http import MODEL_CALL_HEADER
@@ -81,12 +81,8 @@ class ModelCall:
         record.policy = admission.policy.name
         record.upstream_api = None if self._translation is None else self._upstream.name
         record.stream = bool(asked.get("stream"))
-        record.attempt = mark.attempt or None
         attempt, repeats = run.recent.add((episode, seat, turn), mark, request.body, record.call_id)
-        if len(repeats) > 1:
-            record.retry_among = list(repeats)
-        elif repeats:
-            record.retry_of = repeats[0]
+        tell(record, mark, repeats)
         record.request = dict(asked)
         record.started = time.time()
         self._record = record

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+from agent_env.episodes import CallRecord
 
 _COUNTS = (b"x-stainless-retry-count", b"agent-env-retry-count")
 _KEY = b"idempotency-key"
@@ -36,15 +38,20 @@ def mark_of(headers: Mapping[bytes, bytes]) -> Mark:
     return Mark(0, headers.get(_KEY))
 
 
+Repeats: TypeAlias = tuple[str, ...] | None
+"""The calls of which a call repeats one; mostly none, or one. None where nobody knows: no try before it ever came, or
+those of which it may be are too many to be told."""
+
+
 class Try:
     """One call that may be repeated: its id, and what became of it.
 
-    Of a call that was refused, which left no record, `calls` are those of which it repeats one, if it repeats any.
+    Of a call that was refused, which left no record, `calls` is what it repeats itself.
     """
 
     __slots__ = ("_equal", "_failed", "_number", "calls")
 
-    def __init__(self, calls: tuple[str, ...], equal: _Equal, number: int) -> None:
+    def __init__(self, calls: Repeats, equal: _Equal, number: int) -> None:
         self.calls = calls
         self._equal = equal
         self._number = number
@@ -82,15 +89,15 @@ class _Equal:
         this = self.free[self._last] = Try((call_id,), self, self._last)
         return this
 
-    def claim(self) -> tuple[str, ...]:
+    def claim(self) -> Repeats:
         """Takes out the one that a retry repeats, and gives its calls; where that is not sure, gives those of all."""
         number = self._surely()
         if number is not None:
             return self.free.pop(number).calls
         # So many would be told with each retry of them: whoever reads the records finds them by the count as well.
         if len(self.free) > _MOST_NAMED:
-            return ()
-        return tuple(call for known in self.free.values() for call in known.calls)
+            return None
+        return tuple(call for known in self.free.values() for call in known.calls or ())
 
     def forget(self) -> None:
         """Lets the oldest one go."""
@@ -111,6 +118,15 @@ class _Equal:
         return self.free[self._last]
 
 
+def tell(record: CallRecord, mark: Mark, repeats: Repeats) -> None:
+    """Writes into the record of a call how it was marked and what it repeats."""
+    record.attempt = mark.attempt or None
+    if repeats is not None and len(repeats) == 1:
+        record.retry_of = repeats[0]
+    elif repeats or (mark.attempt and repeats is not None):
+        record.retry_among = list(repeats)
+
+
 class RecentCalls:
     """The latest calls of a run, so that a retry finds what it repeats.
 
@@ -124,17 +140,17 @@ class RecentCalls:
         self._tries: OrderedDict[Hashable, _Equal] = OrderedDict()
         self._count = 0
 
-    def add(self, place: tuple[str, ...], mark: Mark, body: bytes, call_id: str) -> tuple[Try, tuple[str, ...]]:
-        """Notes a call of a turn (`place`); gives it, and the ids of the calls of which it repeats one: mostly none,
-        or one."""
+    def add(self, place: tuple[str, ...], mark: Mark, body: bytes, call_id: str) -> tuple[Try, Repeats]:
+        """Notes a call of a turn (`place`); gives it, and what it repeats: nothing that has a record, where the try
+        before it was refused."""
         if mark.key is not None:
             # With the body: a client that has one key for all it asks repeats nothing.
             named = (place, hash((mark.key, body)))
             earlier = self._tries.get(named)
-            repeats = earlier.latest.calls if earlier is not None else ()
+            repeats = earlier.latest.calls if earlier is not None else None if mark.attempt else ()
             return self._note(named, call_id), repeats
         text = hash(body)
-        repeats = self._claim(place, text, mark.attempt)
+        repeats = self._claim(place, text, mark.attempt) if mark.attempt else ()
         return self._note((place, text, mark.attempt), call_id), repeats
 
     def refuse(self, place: tuple[str, ...], mark: Mark, body: bytes) -> None:
@@ -142,7 +158,7 @@ class RecentCalls:
         this, repeats = self.add(place, mark, body, "")
         this.calls, this.failed = repeats, True
 
-    def _claim(self, place: tuple[str, ...], text: int, attempt: int) -> tuple[str, ...]:
+    def _claim(self, place: tuple[str, ...], text: int, attempt: int) -> Repeats:
         for earlier in range(min(attempt, _MOST_TRIES) - 1, -1, -1):
             equal = self._tries.get(name := (place, text, earlier))
             if equal is None:
@@ -153,7 +169,7 @@ class RecentCalls:
             if not equal.free:
                 del self._tries[name]
             return calls
-        return ()  # none ever came here, or long ago
+        return None  # none ever came here, or long ago
 
     def _note(self, place: Hashable, call_id: str) -> Try:
         equal = self._tries.get(place)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from agent_env.episodes import CallRecord
 from agent_env.episodes.attempts import unheard_calls
+from agent_env.episodes.records import read
 from agent_env.gateway import RunHandle, SeatPolicy, running
-from agent_env.gateway.retries import Mark, RecentCalls, mark_of
+from agent_env.gateway.retries import Mark, RecentCalls, mark_of, tell
 from agent_env.net import bound_url, listen, shared_http
 
 pytestmark = pytest.mark.anyio
@@ -169,8 +170,8 @@ def test_of_equal_calls_the_one_that_failed_is_repeated_and_then_the_only_other(
     assert calls.add(place, Mark(1, None), b"x", "r1")[1] == ("failed",)
     # Its client saw none of the answer after all.
     assert calls.add(place, Mark(1, None), b"x", "r2")[1] == ("answered",)
-    assert calls.add(place, Mark(1, None), b"x", "r3")[1] == ()
-    assert calls.add(place, Mark(2, None), b"y", "r4")[1] == ()
+    assert calls.add(place, Mark(1, None), b"x", "r3")[1] is None
+    assert calls.add(place, Mark(2, None), b"y", "r4")[1] is None
 
 
 def test_of_several_equal_calls_of_which_none_failed_it_is_not_guessed_which_is_repeated() -> None:
@@ -188,7 +189,7 @@ def test_a_try_that_was_lost_on_its_way_does_not_hide_the_one_before_it() -> Non
     calls.add(place, Mark(0, None), b"x", "k0")
     assert calls.add(place, Mark(2, None), b"x", "k2")[1] == ("k0",)
     assert calls.add(place, Mark(3, None), b"x", "k3")[1] == ("k2",)
-    assert calls.add(place, Mark(10**9, None), b"y", "k4")[1] == ()
+    assert calls.add(place, Mark(10**9, None), b"y", "k4")[1] is None
 
 
 def test_the_one_that_failed_is_found_among_many_equal_calls() -> None:
@@ -203,7 +204,7 @@ def test_of_very_many_equal_calls_a_retry_names_none_and_its_count_leaves_all_of
     calls, place = RecentCalls(), ("e", "a", "t")
     names = [f"k{number}" for number in range(65)]
     tries = [calls.add(place, Mark(0, None), b"x", name)[0] for name in names]
-    assert calls.add(place, Mark(1, None), b"x", "r1")[1] == ()
+    assert calls.add(place, Mark(1, None), b"x", "r1")[1] is None
     asked = [CallRecord(name, "t", "a", "A", started=float(at), request={}) for at, name in enumerate(names)]
     again = CallRecord("r1", "t", "a", "A", started=99.0, request={}, attempt=1)
     assert unheard_calls([*asked, again]) == dict.fromkeys(names, "ambiguous retry")
@@ -255,6 +256,40 @@ async def test_a_retry_that_fits_several_answered_calls_names_them_all(run: RunH
     assert again["retry_among"] == [first["call_id"], second["call_id"]] and "retry_of" not in again
 
 
+async def test_a_retry_of_what_was_refused_repeats_no_equal_call_that_was_answered(run: RunHandle) -> None:
+    policy = run.policy("A")
+    assert await send(run) == 200
+    await policy.pause(hold=0.0)
+    assert await send(run) == 429
+    assert await send(run, x_stainless_retry_count="1") == 429
+    await policy.resume()
+    assert await send(run, x_stainless_retry_count="2") == 200
+    first, second = await records(run)
+    assert (second["attempt"], second["retry_among"]) == (2, []) and "retry_of" not in second
+    assert unheard_calls([read(CallRecord, first), read(CallRecord, second)]) == {}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("xy"), st.lists(st.sampled_from(["refused", "failed"]), max_size=4)), max_size=9)
+)
+def test_of_a_client_whose_tries_all_came_every_answer_counts(asked: list[tuple[str, list[str]]]) -> None:
+    """However often it asks the same, and whatever became of the tries before the one that was answered."""
+    calls, place, records = RecentCalls(), ("e", "a", "t"), list[CallRecord]()
+    for body, troubles in asked:
+        for attempt, became in enumerate([*troubles, "ok"]):
+            mark = Mark(attempt, None)
+            if became == "refused":
+                calls.refuse(place, mark, body.encode())
+                continue
+            record = CallRecord(f"c{len(records)}", "t", "a", "A", started=float(len(records)), request={"said": body})
+            record.status = became
+            this, repeats = calls.add(place, mark, body.encode(), record.call_id)
+            tell(record, mark, repeats)
+            this.failed = became == "failed"
+            records.append(record)
+    assert unheard_calls(records) == {}
+
+
 @given(st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 3), st.booleans()), max_size=40))
 def test_no_call_is_repeated_twice_and_every_retry_follows_the_try_before_it(
     tries: list[tuple[str, int, bool]],
@@ -266,9 +301,9 @@ def test_no_call_is_repeated_twice_and_every_retry_follows_the_try_before_it(
         call = next(ids)
         this, found = calls.add(("e", "a", "t"), Mark(attempt, None), body.encode(), call)
         this.failed = fails
-        assert all(seen[of][0] == body and seen[of][1] < attempt and of not in repeated for of in found)
-        assert len({seen[of][1] for of in found}) <= 1
-        if len(found) == 1:
+        assert all(seen[of][0] == body and seen[of][1] < attempt and of not in repeated for of in found or ())
+        assert len({seen[of][1] for of in found or ()}) <= 1
+        if found is not None and len(found) == 1:
             repeated.update(found)
         seen[call] = (body, attempt)
 
