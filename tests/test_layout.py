@@ -68,3 +68,12 @@ def test_no_file_names_a_path_of_one_machine() -> None:
         if pattern.search(line)
     ]
     assert found == []
+
+
+def test_every_example_with_a_program_is_run_by_make_demo_all() -> None:
+    recipe = (ROOT / "Makefile").read_text("utf-8").partition("\ndemo-all:")[2].partition("\n\n")[0]
+    run = re.findall(r"^\t\S+/python \$\(EXAMPLES\)/(\w+)/train\.py$", recipe, re.MULTILINE)
+    examples = ROOT / "examples" / "multiagent"
+    folders = {path.relative_to(examples).parts[0] for path in sources(".py") if path.is_relative_to(examples)}
+    assert sorted(run) == sorted(folders) and len(folders) > 1
+    assert all((examples / folder / "train.py").exists() for folder in folders)
