@@ -81,7 +81,7 @@ def test_both_tables_are_shown_and_every_figure_is_that_of_the_episodes_on_disk(
             for phase in ("before", "after"):
                 fresh = [e for e in played.episodes if e.info["phase"] == phase and e.info["temperature"] == heat]
                 shown.append(round(mean([scores(episode)[score] for episode in fresh]), 3))
-        before, after, worst, best, greedy_before, greedy_after = figures(played.shown, table, "manager only")
+        before, after, worst, best, greedy_before, greedy_after = figures(played.shown, table, "manager")
         assert [before, after, greedy_before, greedy_after] == shown and worst == best == after
 
 

@@ -52,7 +52,7 @@ def test_the_curve_goes_on_with_no_update_twice_and_none_missing_and_the_table_i
 ALL_ARMS = {
     "delegation": (
         ("--evaluated", "48"),
-        {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"},
+        {arm: arm for arm in ("all", "manager", "specialists", "none")},
     ),
     "duel": (("--seeds", "1", "--warm", "60", "--evaluated", "40"), {"baselines": "by role", "none": "none"}),
 }

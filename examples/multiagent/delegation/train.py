@@ -36,7 +36,7 @@ from agent_env.training.study import Study, add_run_options, arms_table, begin_r
 
 AGENTS = Path(__file__).with_name("agents.py")
 KNOWN = 0.5  # the part of its facts that a fresh specialist knows
-HINT = 0.25  # how often a fresh manager has seen the right specialist be asked, and not just anyone
+HINT = 0.2  # how often a fresh manager has seen the right specialist be asked, and not just anyone
 
 ARMS = {"all": SEATS, "manager": ("manager",), "specialists": SPECIALISTS, "none": ()}
 NAMES = {"all": "all learn", "manager": "manager only", "specialists": "specialists only", "none": "none"}
@@ -165,7 +165,7 @@ def table(title: str, arms: Mapping[str, Sequence[Run]], fresh: Sequence[Run], w
         }
         for arm, runs in arms.items()
     }
-    return arms_table(title, columns)
+    return arms_table(title, columns, kind="who learns")
 
 
 async def main(options: argparse.Namespace, outer: Run) -> None:
@@ -175,17 +175,19 @@ async def main(options: argparse.Namespace, outer: Run) -> None:
     each = options.updates * TASKS * GROUP + evaluation(options)
     total = options.seeds * (evaluation(options) + len(options.arms) * each)
     fresh: list[Run] = []
-    arms: dict[str, list[Run]] = {NAMES[arm]: [] for arm in options.arms}
+    arms: dict[str, list[Run]] = {arm: [] for arm in options.arms}
     async with study(outer, episodes=total) as runs, agents_served(AGENTS, *([seat] for seat in SEATS)):
         for seed in range(options.seeds):
             fresh.append(await begin(runs, seed, options))
             for arm in options.arms:
-                arms[NAMES[arm]].append(await train(runs, arm, seed, fresh[-1], options))
+                arms[arm].append(await train(runs, arm, seed, fresh[-1], options))
         summary = runs.summary()
     outer.finish()
     console.print(table("mean reward of fresh episodes", arms, fresh, 0))
     console.print(table("how often the right specialist was asked", arms, fresh, 1))
-    curves = {name: [[line["reward"]["team"] for line in run.curve()] for run in ran] for name, ran in arms.items()}
+    curves = {
+        NAMES[arm]: [[line["reward"]["team"] for line in run.curve()] for run in ran] for arm, ran in arms.items()
+    }
     plot_curves(outer.folder / "curve.png", curves, title="A manager and three specialists")
     console.print(summary)
 
