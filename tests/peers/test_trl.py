@@ -59,6 +59,12 @@ def test_trl_trains_the_manager_of_served_specialists_both_ways(
     assert episodes["versions"] == list(range(20))
     # What the gateway recorded of the first step are the logprobs of the trainer's model, as it was.
     assert episodes["off"] < 1e-3
+    # Where the environment scores, there are no reward functions: TRL trains on what it gave for each of two batches.
+    scored = told["scored"]
+    given = [sum(scored["given"][start : start + 32]) / 32 for start in (0, 32)]
+    assert len(scored["given"]) == 64 and 0 < sum(given) < 2
+    assert scored["reward"] == pytest.approx(given)
+    assert scored["changed"] == seen["weights"] and all(math.isfinite(loss) for loss in scored["loss"])
 
 
 def test_the_program_trains_both_ways_and_shows_them_side_by_side(start: Start, tmp_path: Path) -> None:
