@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,20 @@ _FOLDED_WIDTH = 24
 BAD_INPUT = 2
 """The status for what is to be asked otherwise, as for an option that there is not; 1 is for what went wrong."""
 
+
+class _Errors(Console):
+    """Standard error; where nobody reads it any more, a command goes on without it."""
+
+    def on_broken_pipe(self) -> None:
+        """Writes nothing from now on, nor does Python what is left when the program ends."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
+
+
 console = Console()
-errors = Console(stderr=True)
+errors = _Errors(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 HubOption = Annotated[

@@ -3,11 +3,12 @@ terminal, and as lines now and then where there is none."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event, Lock, Thread
@@ -25,6 +26,9 @@ _WINDOW = 512
 _FIRST, _LONGEST = 2.0, 300.0
 """Seconds before the first line, and at most between two: each wait is twice the one before, and none is so long that a
 machine that runs tests takes the program for dead."""
+
+_NOT_SHOWN = (OSError, ValueError)
+"""What a stream raises that is not written to any more, and one that is closed."""
 
 
 class RolloutProgress:
@@ -81,11 +85,14 @@ class RolloutProgress:
         return self.played / seconds if self.played and seconds > 0 else None
 
     def left(self) -> str:
-        """How long the rest takes at this speed, "0:12:34"; "" where nobody knows."""
+        """How long the rest takes at this speed, "0:12:34"; "" where nobody knows, or it is more than can be counted."""
         speed = self.speed()
         if speed is None or self.total is None or self.done >= self.total:
             return ""
-        return str(timedelta(seconds=round((self.total - self.done) / speed)))
+        try:
+            return str(timedelta(seconds=round((self.total - self.done) / speed)))
+        except OverflowError:
+            return ""
 
     def earned(self) -> str:
         """The mean rewards of late as a text, "reward solver 0.53"."""
@@ -154,7 +161,8 @@ def rollout_progress(total: int | None, *, visible: bool = True) -> Generator[Ro
     """Shows how far `total` episodes (None where nobody knows) are while the block runs.
 
     On a terminal, and in a notebook, that is a bar. Where standard output is neither, as in the log of a CI job, it is
-    a line on standard error now and then, at growing intervals, and one at the end.
+    a line on standard error now and then, at growing intervals, and one at the end. What cannot be shown, as on a
+    standard error that is closed or that nobody reads any more, is left out: the block goes on.
     """
     progress = RolloutProgress(total)
     if not visible:
@@ -175,7 +183,7 @@ def _lines(progress: RolloutProgress) -> Generator[None]:
     def tell() -> None:
         wait = _FIRST
         while not ended.wait(wait):
-            print(progress.line(), file=sys.stderr, flush=True)
+            _tell(progress.line())
             wait = min(2 * wait, _LONGEST)
 
     # A thread, since nothing else runs while an episode takes long or a policy learns.
@@ -186,7 +194,21 @@ def _lines(progress: RolloutProgress) -> Generator[None]:
     finally:
         ended.set()
         thread.join()
-        print(progress.line(), file=sys.stderr, flush=True)
+        _tell(progress.line())
+
+
+def _tell(line: str) -> None:
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison] - the program was started without one
+        return
+    stream = sys.__stderr__
+    with suppress(*_NOT_SHOWN):
+        if stream is None or stream is not sys.stderr:
+            print(line, file=sys.stderr, flush=True)
+            return
+        stream.flush()
+        # What cannot be written would stay in the stream's buffer, and when that cannot be flushed at the program's end
+        # either, the program has failed.
+        os.write(stream.fileno(), f"{line}\n".encode(stream.encoding, "backslashreplace"))
 
 
 @contextmanager
@@ -215,5 +237,11 @@ def _bar(progress: RolloutProgress, console: Console) -> Generator[None]:
         return grid
 
     # Whoever draws asks, some times a second: an episode that is counted costs nothing.
-    with Live(console=console, get_renderable=row, refresh_per_second=4):
+    live = Live(console=console, get_renderable=row, refresh_per_second=4)
+    with suppress(*_NOT_SHOWN):
+        live.start()
+    try:
         yield
+    finally:
+        with suppress(*_NOT_SHOWN):
+            live.stop()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +38,23 @@ def test_what_an_agent_raised_is_told_with_its_own_words_and_once(
     else:
         said = "broken failed: the agent raised KeyError: 'the price'; --debug shows the traceback"
         assert told.split() == said.split()
+
+
+UNREAD = """
+import logging
+from agent_env.cli.logs import told_briefly
+from agent_env.cli.output import say
+with told_briefly():
+    for number in range(3):
+        logging.getLogger("agent_env.runtime").warning("the episode %d failed", number)
+say("done")
+"""
+
+
+def test_warnings_that_nobody_reads_end_no_command_and_take_nothing_from_what_it_prints() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    run = subprocess.run(
+        [sys.executable, "-c", UNREAD], check=False, stdout=subprocess.PIPE, stderr=write, text=True, timeout=60
+    )
+    assert (run.returncode, run.stdout) == (0, "done\n")

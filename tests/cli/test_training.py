@@ -140,6 +140,28 @@ def test_a_scenario_is_trained_stopped_gone_on_with_listed_and_drawn(cli: Any, f
 
 @pytest.mark.long
 @pytest.mark.usefixtures("folder")
+def test_a_training_whose_progress_nobody_reads_is_finished(cli: Any, folder: Path, here: Here) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    small = ("--updates", "2", "--group-size", "2", "--tasks-per-update", "2")
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_env.cli", "train", "guessing:game", "--tiny", "--run", "a", *small],
+        check=False,
+        cwd=folder,
+        env=cli.environment,
+        stdout=subprocess.PIPE,
+        stderr=write,
+        text=True,
+        timeout=90,
+    )
+    os.close(write)
+    assert done.returncode == 0 and "mean reward" in done.stdout
+    (listed,) = json.loads(here("runs", "list", "--json"))
+    assert (listed["state"], listed["updates"]) == ("finished", 2)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("folder")
 def test_a_model_of_hugging_face_is_trained_by_an_adapter(cli: Any, folder: Path, hugging_face: Path) -> None:
     (folder / "tasks.jsonl").write_text('"day"\n\n"night"\n')
     options = ("--group-size", "4", "--tasks-per-update", "2", "--device", "cpu", "--lr", "0.005")

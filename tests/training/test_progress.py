@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -179,6 +180,72 @@ def test_a_log_has_lines_now_and_then_on_standard_error_though_no_episode_ends()
     assert 2 <= len(lines) <= 12, "the waits grow, or there were 20 lines"
     assert all(re.fullmatch(r"update 1/1: 1/4 episodes, .+, reward —, failed 0, 0:00:0\d left", line) for line in lines)
     assert re.fullmatch(r"update 1/1: 4/4 episodes, .+, reward —, failed 0", last)
+
+
+def nobody_reads() -> int:
+    """The end of a pipe whose reader has left, as `head -n 1` does."""
+    read, write = os.pipe()
+    os.close(read)
+    return write
+
+
+@pytest.mark.parametrize("place", ["closed", "unread", "full"])
+def test_a_log_that_cannot_be_written_fails_no_work(place: str) -> None:
+    error = nobody_reads() if place == "unread" else os.open("/dev/full", os.O_WRONLY)
+    command = [sys.executable, "-c", SLOW]
+    if place == "closed":
+        command = ["/bin/sh", "-c", 'exec "$0" "$@" 2>&-', *command]
+    run = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=error, text=True, timeout=60)
+    os.close(error)
+    assert (run.returncode, run.stdout) == (0, "the program's own\n")
+
+
+def test_a_log_that_a_program_closed_fails_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with rollout_progress(1) as bar:
+            bar.add(Episode("e"))
+
+
+@pytest.mark.parametrize("total", [10**19, 10**400])
+def test_what_takes_longer_than_can_be_told_is_told_without(total: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with rollout_progress(total) as bar:
+        bar.add(Episode("e"))
+        assert bar.left() == ""
+    assert f"1/{total} episodes" in shown(capsys)
+
+
+GONE = """
+import os, sys, time
+from agent_env.training.progress import rollout_progress
+with rollout_progress(4):
+    os.read(0, 1)  # by then the terminal is gone
+    time.sleep(0.5)  # the bar is drawn again
+os.write(int(sys.argv[1]), b"done")
+os._exit(0)  # what is left for the terminal is Python's to fail of
+"""
+
+
+def test_a_terminal_that_is_gone_fails_no_work() -> None:
+    ours, theirs = pty.openpty()
+    read, write = os.pipe()
+    run = subprocess.Popen(
+        [sys.executable, "-c", GONE, str(write)],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[write],
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    os.close(write)
+    assert os.read(ours, 1), "a bar began"
+    os.close(ours)
+    run.communicate(b"x", timeout=60)
+    with os.fdopen(read, "rb") as told:
+        assert (run.returncode, told.read()) == (0, b"done")
 
 
 def test_a_terminal_has_a_bar_and_no_lines() -> None:
