@@ -19,9 +19,10 @@ Missing: TypeAlias = Literal["not_asked", "no_field", "not_given", "incomplete",
 
 `not_asked`: the seat's policy has `tokens=False`. `no_field`: the dialect that the server was asked in has no way to
 tell them. `not_given`: the server was asked and told none. `incomplete`: it told them for a part of the sampled tokens
-alone, and half of the truth is not recorded. `malformed`: it told what is none: ids that are no list of whole numbers
-from 0 to 2**31 - 1, or logprobs that are no list of numbers. `asked_apart`: the answer did not tell the prompt's, so the
-server was asked for them by themselves, and they are as many as it had counted.
+alone, as the others or its own count show, and half of the truth is not recorded. `malformed`: it told what is none, if
+only in one chunk of a stream: ids that are no list of whole numbers from 0 to 2**31 - 1, or logprobs that are no list of
+numbers. `asked_apart`: the answer did not tell the prompt's, so the server was asked for them by themselves, and they
+are as many as it had counted.
 """
 
 NO_ANSWER = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)
@@ -54,9 +55,15 @@ def keep_tokens(record: CallRecord, name: str, told: Any, read: Callable[[Any], 
         record.missing = {**(record.missing or {}), name: malformed}
 
 
-def note_missing(record: CallRecord, *, asked: bool, tellable: Sequence[str]) -> None:
-    """Says of each of the three token fields that the record lacks why it does; `tellable` are those of the dialect."""
+def note_missing(record: CallRecord, *, asked: bool, tellable: Sequence[str], alone: bool = True) -> None:
+    """Says of each of the three token fields that the record lacks why it does; `tellable` are those of the dialect,
+    and `alone` tells that the usage is of this record's choice only."""
     missing: dict[str, Any] = dict(record.missing or {})
+    incomplete: Missing = "incomplete"
+    if alone and record.token_ids is not None and _counted(record) > len(record.token_ids):
+        # Chunks of a stream may have none of theirs, and then only the server's own count shows it.
+        record.token_ids = record.logprobs = None
+        missing |= dict.fromkeys(("token_ids", "logprobs"), incomplete)
     for name in _FIELDS:
         if getattr(record, name) is None and name not in missing:
             reason: Missing = "not_asked" if not asked else "not_given" if name in tellable else "no_field"
@@ -64,9 +71,16 @@ def note_missing(record: CallRecord, *, asked: bool, tellable: Sequence[str]) ->
     told, sampled = record.logprobs, record.token_ids
     if told is not None and sampled is not None and len(told) != len(sampled):
         record.logprobs = None
-        incomplete: Missing = "incomplete"
         missing["logprobs"] = incomplete
     record.missing = missing or None
+
+
+def _counted(record: CallRecord) -> int:
+    """How many tokens the server says it sampled for this answer; 0 where that is not said."""
+    request = record.request if isinstance(record.request, Mapping) else {}
+    count = (record.usage or {}).get("completion_tokens")
+    # Of the best of several, those of all are counted.
+    return count if type(count) is int and request.get("best_of") in (None, 1) else 0
 
 
 class StreamCapture(ABC):

@@ -72,7 +72,7 @@ class Recording:
             first.prompt_token_ids = first.token_ids = first.logprobs = first.usage = first.finish_reason = None
             raise self.no_answer() from None
         for record in (first, *self._others):
-            note_missing(record, asked=self._tokens, tellable=self._dialect.tells)
+            note_missing(record, asked=self._tokens, tellable=self._dialect.tells, alone=not self._others)
 
     def take_came(self, whole: StreamCapture) -> None:
         """Takes what came of a stream that broke off, where its parts make an answer."""

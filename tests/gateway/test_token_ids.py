@@ -158,9 +158,124 @@ async def test_what_are_no_tokens_is_left_out_of_the_record_and_makes_no_row(
         assert rows == [] and dict(report.dropped) == {why: 1}
 
 
+ODD_PART = ODD_IDS.filter(lambda odd: odd != {}) | st.sampled_from(
+    [0, 1.5, "", False, {"index": "q"}, [{"index": "q"}]]
+)
+ODD_LOGPROBS = st.sampled_from([7, 0, "z", "", False, [], [1], ["x"], {}])
+ODD_ENTRIES = st.sampled_from(
+    [5, "x", "", True, {"a": 1}, [5], ["x"], [{"token": "x"}], [{"logprob": "-1"}], [{"index": "q"}], None, []]
+)
+PART = st.tuples(IDS, st.floats(-9.0, 0.0))
+Spoiled = tuple[str, Any]
+SPOILED: st.SearchStrategy[Spoiled] = (
+    st.tuples(st.just("ids"), ODD_PART | st.sampled_from([None, []]))
+    | st.tuples(st.just("logprobs"), ODD_LOGPROBS | st.none())
+    | st.tuples(st.just("entries"), ODD_ENTRIES)
+    | st.tuples(st.just("both"), st.tuples(ODD_PART, ODD_LOGPROBS))
+    | st.tuples(st.just("all but the usage"), st.none())
+)
+
+
+def chunks_of(dialect: str, parts: list[tuple[list[int], float]], at: int, spoiled: Spoiled | None) -> list[bytes]:
+    """A streamed answer in chunks, the tokens of each as they are, or as they are spoiled in the one at `at`."""
+    events: list[bytes] = []
+    list_name = "content" if dialect == "chat" else "token_logprobs"
+    for number, (ids, logprob) in enumerate(parts):
+        entries: Any = [{"token": "x", "logprob": logprob} if dialect == "chat" else logprob for _ in ids]
+        choice: dict[str, Any] = {"index": 0, "token_ids": ids, "logprobs": {list_name: entries}}
+        choice |= {"delta": {"content": "zip"}} if dialect == "chat" else {"text": "zip"}
+        if spoiled is not None and number == at:
+            what, odd = spoiled
+            if what == "entries":
+                choice["logprobs"] = {list_name: odd}
+            if what in ("ids", "both", "all but the usage"):
+                choice["token_ids"] = odd[0] if what == "both" else odd
+            if what in ("logprobs", "both", "all but the usage"):
+                choice["logprobs"] = odd[1] if what == "both" else odd
+        events.append(event({"id": "a", "choices": [choice], **({} if number else {"prompt_token_ids": [1, 2]})}))
+    count = sum(len(ids) for ids, _ in parts)
+    usage = {"prompt_tokens": 2, "completion_tokens": count, "total_tokens": 2 + count}
+    return [*events, event({"id": "a", "choices": [], "usage": usage}), b"data: [DONE]\n\n"]
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completions"])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(parts=st.lists(PART, min_size=2, max_size=4), at=st.integers(0, 3), spoiled=st.none() | SPOILED)
+@example(parts=[([5], -1.0), ([6], -1.0), ([7], -2.0)], at=1, spoiled=None)
+@example(parts=[([5], -1.0), ([6], -1.0), ([7], -2.0)], at=1, spoiled=("both", ("6", "z")))
+@example(parts=[([5], -1.0), ([6], -2.0)], at=0, spoiled=("both", (5, 7)))
+@example(parts=[([5], -1.0), ([6], -2.0)], at=0, spoiled=("ids", {}))
+@example(parts=[([5], -1.0), ([6], -2.0)], at=1, spoiled=("ids", [{"index": "q"}]))
+@example(parts=[([5], -1.0), ([6], -2.0)], at=0, spoiled=("all but the usage", None))
+async def test_a_stream_of_which_one_chunk_tells_no_tokens_is_passed_on_and_makes_no_row(
+    opened: RunHandle,
+    upstream_server: Upstream,
+    dialect: str,
+    parts: list[tuple[list[int], float]],
+    at: int,
+    spoiled: Spoiled | None,
+) -> None:
+    upstream_server.reset()
+    upstream_server.pieces = chunks_of(dialect, parts, at % len(parts), spoiled)
+    told, episode, call = await asked(opened, dialect, stream=True)
+    assert told == b"".join(upstream_server.pieces)
+    assert call.status == "ok" and "zip" * len(parts) in json.dumps(call.response)
+    assert call.prompt_token_ids == [1, 2]
+
+    rows, _ = cut_rows([episode])
+    if spoiled is None:
+        assert call.missing is None and [row.token_ids for row in rows] == [
+            [1, 2, *(i for ids, _ in parts for i in ids)]
+        ]
+        return
+    assert rows == [] and {"malformed", "incomplete"} >= set((call.missing or {"": None}).values())
+    assert call.token_ids is None or call.logprobs is None
+
+
+@pytest.mark.parametrize("dialect", ["chat", "completions"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_fewer_ids_than_the_server_counted_are_incomplete(
+    opened: RunHandle, upstream_server: Upstream, dialect: str, stream: bool
+) -> None:
+    upstream_server.reset()
+    answer = answered(dialect, [1], [5], [-1.0])
+    answer["usage"] = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    upstream_server.answer, upstream_server.pieces = answer, streamed(dialect, answer) if stream else None
+    _, episode, call = await asked(opened, dialect, stream=stream)
+    assert call.missing == {"token_ids": "incomplete", "logprobs": "incomplete"}
+    assert call.token_ids is call.logprobs is None and cut_rows([episode])[0] == []
+
+
+@pytest.mark.parametrize("of_choice", [False, True], ids=["of the answer", "of the choice"])
+@pytest.mark.parametrize(
+    ("first", "second", "missing"),
+    [
+        ([1, 2], [1, 2], None),
+        ([1, 2], None, None),
+        ([1], [2], {"prompt_token_ids": "malformed"}),
+        ([1, 2], [True, 2], {"prompt_token_ids": "malformed"}),
+        ("1", [1, 2], {"prompt_token_ids": "malformed"}),
+    ],
+)
+async def test_a_prompt_that_is_told_twice_is_one_where_both_are_the_same(
+    opened: RunHandle, upstream_server: Upstream, first: Any, second: Any, missing: Any, of_choice: bool
+) -> None:
+    upstream_server.reset()
+    answer = answered("completions", None, [5], [-1.0])
+    last = {**answer, "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    pieces = [json.loads(json.dumps(piece)) for piece in (answer, last)]
+    for piece, prompt in zip(pieces, (first, second), strict=True):
+        (piece["choices"][0] if of_choice else piece)["prompt_token_ids"] = prompt
+    upstream_server.pieces = [*map(event, pieces), b"data: [DONE]\n\n"]
+    _, episode, call = await asked(opened, "completions", stream=True)
+    assert call.missing == missing
+    assert [row.token_ids for row in cut_rows([episode])[0]] == ([] if missing else [[1, 2, 5]])
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        {"logprobs": 5},
         {"logprobs": {"content": 5}},
         {"logprobs": {"content": ["x"]}},
         {"logprobs": {"content": [{"token": "zip"}]}},

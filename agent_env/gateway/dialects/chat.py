@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from agent_env.episodes import CallRecord
 from agent_env.gateway.capture import StreamCapture, keep_tokens
 from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
-from agent_env.gateway.dialects.deltas import checked_index, merge, settled
+from agent_env.gateway.dialects.deltas import PROMPT, checked_index, merge, same_prompt, settled
 
 
 class Chat(Dialect):
@@ -32,12 +32,13 @@ class Chat(Dialect):
             record.finish_reason = choice.get("finish_reason")
             sampled = choice.pop("token_ids", None)
             keep_tokens(record, "token_ids", sampled)
-            prompt = prompt or choice.pop("prompt_token_ids", None)
-            logprobs = choice.get("logprobs")
-            content = logprobs.get("content") if isinstance(logprobs, dict) else None
-            if content is not None:
-                keep_tokens(record, "logprobs", content, _logprobs)
-                if record.logprobs and sampled is None and all("id" in entry for entry in content):
+            of_choice = choice.pop("prompt_token_ids", None)
+            prompt = of_choice if prompt in (None, []) else prompt
+            logprobs: Any = choice.get("logprobs")
+            keep_tokens(record, "logprobs", logprobs, _logprobs)
+            if record.logprobs:
+                content = logprobs["content"]
+                if sampled is None and all("id" in entry for entry in content):
                     _take_named(record, [entry["id"] for entry in content])
             if not keep_logprobs:
                 choice.pop("logprobs", None)
@@ -49,8 +50,9 @@ class Chat(Dialect):
         return ChatStream(watch)
 
 
-def _logprobs(content: Any) -> list[Any]:
-    return [entry["logprob"] for entry in content]
+def _logprobs(told: Any) -> list[Any] | None:
+    content = told.get("content")
+    return None if content is None else [entry["logprob"] for entry in content]
 
 
 def _take_named(record: CallRecord, ids: list[Any]) -> None:
@@ -79,7 +81,7 @@ class ChoicesStream(StreamCapture):
             self.add(self._choices, checked_index(choice.pop("index", 0)), choice)
         for name, value in event.items():
             if value is not None:
-                self.response[name] = value
+                self.response[name] = same_prompt(self.response.get(name), value) if name == PROMPT else value
 
     def add(self, choices: dict[int, dict[str, Any]], index: int, choice: dict[str, Any]) -> None:
         """Adds what a chunk tells of one choice."""

@@ -35,13 +35,12 @@ class Completions(Dialect):
         if choice is not None:
             record.finish_reason = choice.get("finish_reason")
             keep_tokens(record, "token_ids", choice.pop("token_ids", None))
-            prompt = prompt or choice.pop("prompt_token_ids", None)
-            logprobs = choice.get("logprobs")
-            if isinstance(logprobs, dict):
-                echo = isinstance(record.request, Mapping) and bool(record.request.get("echo"))
-                # Those of the prompt go first, and its first token has none.
-                sampled = len(record.token_ids or ()) if echo else None
-                keep_tokens(record, "logprobs", logprobs, lambda told: _logprobs(told, sampled))
+            of_choice = choice.pop("prompt_token_ids", None)
+            prompt = of_choice if prompt in (None, []) else prompt
+            echo = isinstance(record.request, Mapping) and bool(record.request.get("echo"))
+            # Those of the prompt go first, and its first token has none.
+            sampled = len(record.token_ids or ()) if echo else None
+            keep_tokens(record, "logprobs", choice.get("logprobs"), lambda told: _logprobs(told, sampled))
             if not keep_logprobs:
                 choice.pop("logprobs", None)
         keep_tokens(record, "prompt_token_ids", prompt)

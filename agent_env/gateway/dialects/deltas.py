@@ -10,6 +10,15 @@ from agent_env.errors import ProtocolError
 _WHOLE = frozenset({"id", "role", "type", "finish_reason"})
 """Texts that come whole, though perhaps more than once."""
 
+_OF_TOKENS = frozenset({"token_ids", "logprobs"})
+"""What a choice tells of its tokens, chunk by chunk."""
+
+PROMPT = "prompt_token_ids"
+"""What comes whole, once: two that differ are none."""
+
+_NO_TOKENS = False
+"""What is known of tokens once a chunk told what they cannot be: the others' alone would be half of the truth."""
+
 
 class Text:
     """A text in the pieces that it came in: joined once, so that a long answer costs no copy per delta."""
@@ -42,11 +51,15 @@ class _Grown(list[Any]):
 
 def merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
     """Adds a delta: texts and lists grow, objects are merged, entries with an `index` meet their like, the rest is
-    replaced."""
+    replaced. What is told of tokens is never replaced: where their form changes there are none, for good."""
     for name, value in piece.items():
         known = whole.get(name)
         if value is None:
             whole.setdefault(name, None)
+        elif name in _OF_TOKENS:
+            whole[name] = _with_tokens(known, value)
+        elif name == PROMPT:
+            whole[name] = same_prompt(known, value)
         elif isinstance(value, list) and (known is None or isinstance(known, list)):
             if isinstance(known, _Grown):
                 known.take(value)
@@ -62,6 +75,26 @@ def merge(whole: dict[str, Any], piece: dict[str, Any]) -> None:
             merge(known, value)
         else:
             whole[name] = value
+
+
+def _with_tokens(known: Any, value: Any) -> Any:
+    """What is known of tokens, with what a chunk adds."""
+    if known is None:
+        return value
+    if isinstance(known, list) and isinstance(value, list):
+        known.extend(value)  # no entry of these has a place of its own, whatever it holds
+        return known
+    if isinstance(known, dict) and isinstance(value, dict):
+        for name, part in value.items():
+            known[name] = known.get(name) if part is None else _with_tokens(known.get(name), part)
+        return known
+    return _NO_TOKENS if isinstance(known, list | dict) or isinstance(value, list | dict) else value
+
+
+def same_prompt(known: Any, value: Any) -> Any:
+    """The prompt's tokens, told once more."""
+    # True is equal to 1, and no token.
+    return value if known is None or repr(known) == repr(value) else _NO_TOKENS
 
 
 def settled(value: Any) -> Any:
