@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from agent_env.episodes import Episode, recording
+from agent_env.episodes.boundaries import boundary_of
 from agent_env.errors import AgentEnvError, ConfigurationError, DeadlineExceeded, ProtocolError
 from agent_env.gateway import RunHandle
 from agent_env.training.scenario import Json, Scenario
@@ -66,19 +68,26 @@ class Player:
 
     async def _play(self, job: Job) -> Episode:
         team = Team(self._seats, seed=job.seed)
+        errors: list[BaseException] = []
         try:
-            episode = await self._record(job, team)
+            episode = await self._record(job, team, errors)
         finally:
             released = await _outcome(team)
         if released is not None:
-            fail(episode, released)
+            errors.append(released)
+        failed_calls: set[str] | None = None
         if self._collector is not None:
             records = await self._collector.records(job.id)
             try:
                 episode.add(records)
             except AgentEnvError as error:
                 # What others told of this episode cannot be read: it has no data, and the others are whole.
-                fail(episode, error)
+                errors.append(error)
+            else:
+                calls = (call for trace in episode.traces for call in trace.calls)
+                failed_calls = {call.call_id for call in calls if call.status != "ok"}
+        for one in errors:
+            fail(episode, one, failed_calls)
         seat_by_edges(episode)
         for trace in episode.traces:
             if trace.seat in self._seats:
@@ -87,7 +96,8 @@ class Player:
             await self._score(episode)
         return episode
 
-    async def _record(self, job: Job, team: Team) -> Episode:
+    async def _record(self, job: Job, team: Team, errors: list[BaseException]) -> Episode:
+        """Has the scenario play; adds what went wrong to the errors, which are judged when the calls are known."""
         run = None if self._run is None else self._run.episode(job.id, next(iter(self._run.seats)))
         limit = asyncio.timeout(None if self._seconds is None else self._seconds + GRACE)
         async with recording(
@@ -104,10 +114,10 @@ class Player:
                 if result is not None:
                     episode.info["result"] = _plain(result)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a bad task is data, and the others go on
-                fail(episode, self._late() if limit.expired() else error)
+                errors.append(self._late() if limit.expired() else error)
             except asyncio.CancelledError as cancelled:
                 self._bear(cancelled)
-                episode.fail(asyncio.CancelledError("the program cancelled itself"))
+                errors.append(asyncio.CancelledError("the program cancelled itself"))
         return episode
 
     async def _score(self, episode: Episode) -> None:
@@ -212,10 +222,10 @@ def seat_by_edges(episode: Episode) -> None:
             edge.caller_seat = seats.get(edge.caller_call_id)
 
 
-def fail(episode: Episode, error: BaseException) -> None:
-    """Marks the episode as failed by each of the errors that came together."""
+def fail(episode: Episode, error: BaseException, failed_calls: AbstractSet[str] | None = None) -> None:
+    """Marks the episode as failed by each of the errors that came together; `failed_calls` as `boundary_of` takes them."""
     for one in _leaves(error):
-        episode.fail(one)
+        episode.fail(one, boundary=boundary_of(one, failed_calls=failed_calls))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

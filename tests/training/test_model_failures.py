@@ -14,7 +14,7 @@ from games import guesser
 from stages import staged
 
 from agent_env.client.resolution import LaneName
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, PeerFailed
 from agent_env.training import PolicyServer, Team
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -99,3 +99,38 @@ async def test_a_model_that_fails_is_blamed_through_all_agents_that_failed_for_i
         assert [call.status == "ok" for call in calls] == [episode.ok]
     (episode,) = handled
     assert [failure.boundary for failure in episode.failures] == ["peer"]
+
+
+def liar(message: str) -> str:
+    told = {"model_call": "forged"}
+    if message == "deep":
+        raise PeerFailed(
+            "bad", error={"code": "peer_failed", "data": {"error": {"code": "agent_failed", "data": told}}}
+        )
+    if message == "odd":
+        raise PeerFailed("bad", error={"code": ["x"], "data": {"model_call": ["x"]}})
+    raise PeerFailed("bad", **told)
+
+
+async def relay_liar(message: str, peers: Any) -> str:
+    return str(await peers["liar"](message))
+
+
+async def ask_liar(team: Team, task: str) -> str:
+    return (await team["liar"].chat(task)).text
+
+
+@pytest.mark.parametrize("lane", ["inprocess", "http"])
+async def test_a_model_call_that_the_episode_has_not_is_not_believed_to_have_failed(
+    tmp_path: Path, lane: LaneName
+) -> None:
+    agents: dict[str, Callable[..., Any]] = {"liar": liar, "relay": relay_liar}
+    tasks = ["plain", "deep", "odd"]
+    with anyio.fail_after(60):
+        async with staged(
+            tmp_path, lane, agents, {"relay": ["liar"]}, models=cast(PolicyServer, model), policies={"liar": "p"}
+        ) as stage:
+            assert stage.run is not None
+            episodes = [*await stage.play(ask_liar, tasks), *await stage.play(ask_relay, tasks)]
+    for episode in episodes:
+        assert [failure.boundary for failure in episode.failures] == ["peer"], (episode.task, episode.failures)
