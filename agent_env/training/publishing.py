@@ -23,6 +23,7 @@ from agent_env.errors import (
 )
 from agent_env.gateway import PolicyHandle, PolicyState
 from agent_env.gateway.policy_client import UNCHANGED
+from agent_env.gateway.runs import checked_endpoints
 from agent_env.net.http import shown
 
 W = TypeVar("W")
@@ -134,12 +135,14 @@ class PublishedPolicy(Generic[W]):
         """Has the policy's calls answered at these endpoints from now on; new ones get its weights first.
 
         `api_key` is the key of them all, None for none; without it the policy's key stays, and goes to no server that it
-        was not given for: endpoints at another one raise `InvalidArguments`. Nothing pauses: calls that are under way
-        end where they are. That, `PublishFailed` and a refusal of the gateway leave the endpoints, their key and what is
-        loaded at servers as they were. Where the gateway's answer is lost (`TransportError`), new ones keep the weights,
-        since calls may go there already; call this again.
+        was not given for: endpoints at another one raise `InvalidArguments`, as do those that are no http URLs. Nothing
+        pauses: calls that are under way end where they are. That, `PublishFailed` and a refusal of the gateway leave the
+        endpoints, their key and what is loaded at servers as they were. Cancelled while weights are loaded, new ones have
+        none afterwards. Where the gateway's answer is lost (`TransportError`), or the wait for it is cancelled, new ones
+        keep the weights, since calls may go there already; call this again.
         """
         key = {} if api_key is UNCHANGED else {"api_key": api_key}
+        endpoints = checked_endpoints(f"the policy {self.policy.policy!r}", list(endpoints))
         async with self._lock:
             await self._settle()
             state = await self.policy.state()

@@ -27,6 +27,7 @@ log = logging.getLogger("agent_env.training")
 
 _UNDO_SECONDS = 30.0
 _SHOWN = 500
+_BAD_REQUEST = 400
 
 
 class VllmLora:
@@ -84,7 +85,8 @@ class VllmLora:
 
         Endpoints at other servers than those of the policy need `api_key`, if there is a key: else `InvalidArguments`.
         """
-        further = [endpoint for endpoint in endpoints if endpoint not in state.endpoints]
+        present = set(map(_place, state.endpoints))
+        further = list({_place(one): one for one in endpoints if _place(one) not in present}.values())
         self._know_servers(state)
         before = dict(self._keys)
         if api_key is UNCHANGED:
@@ -100,14 +102,28 @@ class VllmLora:
         try:
             async with AsyncExitStack() as stack:
                 for name, path in self._loaded.get(state.policy, {}).items():
-                    # One that was served from before may have it still.
-                    await self._unload(further, name)
-                    await stack.enter_async_context(self._undone(further, name))
-                    await self._load(further, name, path, state)
+                    fresh = list(further)
+                    await stack.enter_async_context(self._undone(fresh, name))
+                    asked = [self._join(endpoint, name, path, fresh) for endpoint in further]
+                    if failures := [one for one in await asyncio.gather(*asked) if one is not None]:
+                        raise publish_failed(state, failures)
                 yield
         except BaseException:
             self._keys = before
             raise
+
+    async def _join(self, endpoint: str, name: str, path: str, fresh: list[str]) -> dict[str, Any] | None:
+        """Loads an adapter at an endpoint that may have it still, having been served from before; that one is no longer
+        among the `fresh`, which let it go when this fails."""
+        wanted = {"lora_name": name, "lora_path": path}
+        refused = await self._ask(endpoint, "load_lora_adapter", wanted, self.seconds)
+        if refused is None or refused["status"] != _BAD_REQUEST:
+            return refused
+        # Why it refuses is told in words alone; one that can let the adapter go had it.
+        if await self._ask(endpoint, "unload_lora_adapter", {"lora_name": name}, _UNDO_SECONDS) is not None:
+            return refused
+        fresh.remove(endpoint)
+        return await self._ask(endpoint, "load_lora_adapter", wanted, self.seconds)
 
     def _know_servers(self, state: PolicyState) -> None:
         """Takes the servers that a policy has at first for those of the key."""
@@ -155,7 +171,7 @@ class VllmLora:
         return [refused for refused in await asyncio.gather(*asked) if refused is not None]
 
     async def _ask(self, endpoint: str, verb: str, body: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
-        url = f"{endpoint.rstrip('/')}/{verb}"
+        url = f"{_place(endpoint)}/{verb}"
         key = self._keys.get(_server(endpoint))
         try:
             with transport_errors(url):
@@ -175,6 +191,11 @@ class VllmLora:
         if response.status == 404 and said == "Not Found":
             said += " (start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True)"
         return failure(endpoint, response.status, said)
+
+
+def _place(endpoint: str) -> str:
+    """What two spellings of an endpoint have in common."""
+    return endpoint.rstrip("/")
 
 
 def _server(endpoint: str) -> URL:

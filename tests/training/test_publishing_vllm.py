@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_env.errors import PublishFailed
+from agent_env.errors import InvalidArguments, PublishFailed
 from agent_env.gateway import Gateway, RunHandle, SeatPolicy, running
 from agent_env.net import bound_url, listen, shared_http
 from agent_env.training import PublishedPolicy, VllmLora
@@ -298,6 +299,53 @@ async def test_a_server_more_has_the_adapter_before_a_call_goes_there(tmp_path: 
         with pytest.raises(PublishFailed, match="CUDA out of memory"):
             await policy.serve_from([present, f"{broken}/v1"])
         assert (await policy.policy.state()).endpoints == state.endpoints and third.adapters == {}
+
+
+async def test_a_server_that_had_the_adapters_has_them_after_a_change_that_failed(tmp_path: Path) -> None:
+    first, second, third = Vllm(), Vllm(), Vllm()
+    async with opened(tmp_path, first) as run, running(second) as url, running(third) as broken:
+        policy = PublishedPolicy(run.policy("solver"), VllmLora(keep=1))
+        (present,) = (await policy.policy.state()).endpoints
+        await policy.publish(adapter(tmp_path, "one"))
+        await policy.publish(adapter(tmp_path, "two"))
+        await policy.serve_from([present, f"{url}/v1"])
+        await policy.serve_from([present])
+        had = dict(first.adapters)
+        assert second.adapters == had and len(had) == 2
+        third.broken["load_lora_adapter"] = "CUDA out of memory"
+        with pytest.raises(PublishFailed, match="CUDA out of memory"):
+            await policy.serve_from([present, f"{url}/v1", f"{broken}/v1"])
+        assert second.adapters == had and third.adapters == {}
+        del third.broken["load_lora_adapter"]
+        await policy.serve_from([present, f"{url}/v1", f"{broken}/v1"])
+        assert first.adapters == second.adapters == third.adapters == had
+
+
+async def test_an_endpoint_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    first, second = Vllm(), Vllm()
+    async with opened(tmp_path, first) as run, running(second) as url:
+        policy = PublishedPolicy(run.policy("solver"), VllmLora())
+        (present,) = (await policy.policy.state()).endpoints
+        await policy.publish(adapter(tmp_path, "one"))
+        state = await policy.serve_from([present, f"{present}/", *[f"{url}/v1"] * 2, f"{url}/v1/"])
+        assert set(state.endpoints) >= {present, f"{url}/v1"}
+        assert first.verbs() == second.verbs() == ["load"] and second.adapters == first.adapters
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "", "ftp://there/v1", 7])
+async def test_an_endpoint_that_is_none_is_refused_with_its_value_and_nothing_is_asked(
+    tmp_path: Path, wrong: Any
+) -> None:
+    first, second = Vllm(), Vllm()
+    async with opened(tmp_path, first) as run, running(second) as url:
+        policy = PublishedPolicy(run.policy("solver"), VllmLora())
+        await policy.publish(adapter(tmp_path, "one"))
+        before = await policy.policy.state()
+        with pytest.raises(InvalidArguments, match=re.escape(repr(wrong))):
+            await policy.serve_from([*before.endpoints, f"{url}/v1", wrong])
+        with pytest.raises(InvalidArguments, match=re.escape("[]")):
+            await policy.serve_from([])
+        assert second.asked == [] and await policy.policy.state() == before
 
 
 async def test_the_servers_key_is_shown_to_them(tmp_path: Path) -> None:
