@@ -14,6 +14,7 @@ from agent_env.episodes.records import (
     Json,
     RewardRecord,
     TurnRecord,
+    check_fields,
     items,
     read,
     record_from_json,
@@ -82,7 +83,15 @@ class Trace:
         return last.stop if last.status == "ok" else last.status
 
     def to_json(self) -> dict[str, Json]:
-        """The trace as JSON, with the names of verifiers v1: its session is its `id`, the seat its agent's `name`."""
+        """The trace as JSON, with the names of verifiers v1: its session is its `id`, the seat its agent's `name`.
+
+        Raises `ProtocolError` for a call with a logprob that no float holds: nobody could read the whole.
+        """
+        for call in self.calls:
+            try:
+                check_fields(call, "logprobs")
+            except ProtocolError as error:
+                raise ProtocolError(f"the call {call.call_id!r} cannot be written: {error.message}") from error
         agent = {"name": self.seat, "release": self.agent, "trainable": self.trainable}
         return {
             **({} if self.session is None else {"id": self.session}),

@@ -270,11 +270,12 @@ def read(kind: type[R], value: Mapping[str, Json]) -> R:
         raise ProtocolError(f"a {_name(kind)!r} record lacks {', '.join(missing)}", missing=missing) from None
 
 
-def check_fields(record: Any) -> None:
-    """Raises `ProtocolError` when a field is not of the type that its annotation tells: JSON of others is not trusted."""
+def check_fields(record: Any, *names: str) -> None:
+    """Raises `ProtocolError` when a field, of those named if any are, is not of the type that its annotation tells: JSON
+    of others is not trusted."""
     kind: Any = type(record)
     for name, check in _checks(kind).items():
-        if check is not None and not _passes(getattr(record, name), check):
+        if check is not None and (not names or name in names) and not _passes(getattr(record, name), check):
             raise _misfit(kind, name, check, getattr(record, name))
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from agent_env.episodes import Episode, EpisodeReader, EpisodeWriter, TurnRecord, find_episode
+from agent_env.episodes import (
+    CallRecord,
+    Episode,
+    EpisodeReader,
+    EpisodeStore,
+    EpisodeWriter,
+    TurnRecord,
+    find_episode,
+)
+from agent_env.episodes.copies import write_lines
 from agent_env.episodes.lines import LineFile, LineReader
 from agent_env.errors import ConfigurationError, ProtocolError
 
@@ -157,3 +166,17 @@ def test_a_killed_writer_loses_no_episode_that_it_acknowledged(tmp_path: Path) -
     last = max([200, *acknowledged])
     found = [int(episode.id) for episode in EpisodeReader(path)]
     assert found[: last + 1] == list(range(last + 1))
+
+
+def test_a_logprob_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+    episode = Episode("e")
+    episode.add([CallRecord("c", "t", "a", "m", "e", token_ids=[1], logprobs=[10**400])])
+    with EpisodeStore(tmp_path / "episodes.db") as store:
+        with pytest.raises(ProtocolError, match="the call 'c' cannot be written: the field 'logprobs'"):
+            store.append([episode])
+        with pytest.raises(ProtocolError, match="the call 'c' cannot be written: the field 'logprobs'"):
+            write_lines([episode], tmp_path / "episodes.jsonl")
+        episode.traces[0].calls[0].logprobs = [float("-inf")]
+        store.append([episode])
+        (again,) = store.find()
+    assert again.traces[0].calls[0].logprobs == [float("-inf")]

@@ -16,6 +16,7 @@ from typing import Any
 from agent_env.episodes import CallRecord, EdgeRecord, Episode, MessageNode, Trace, message_graph
 from agent_env.episodes.attempts import unheard_calls, with_requests
 from agent_env.episodes.lines import LineReader, replacing
+from agent_env.episodes.records import finite
 from agent_env.errors import ProtocolError
 from agent_env.training.exports.verifiers_messages import messages_of
 from agent_env.training.exports.verifiers_records import KEY, TOLD, Record, from_verifiers
@@ -43,7 +44,8 @@ def to_verifiers(episodes: Iterable[Episode]) -> Iterator[Record]:
 def write(episodes: Iterable[Episode], path: Path) -> int:
     """Writes one record a line, as verifiers does in `traces.jsonl`; says how many.
 
-    Raises `ProtocolError` for an episode with a number that JSON has no form of, such as an infinite reward.
+    Logprobs of an answer that are not all finite are left out, as such an answer is in no row. Raises `ProtocolError` for
+    an episode with any other number that JSON has no form of, such as an infinite task.
     """
     written = 0
     with replacing(path) as file:
@@ -148,7 +150,9 @@ def _nodes(graph: list[MessageNode]) -> tuple[list[Record], dict[str, int]]:
         for number, message in enumerate(said):
             one: Record = {"parent": parent, "message": message, "sampled": node.sampled}
             if number == len(said) - 1:
-                one |= {"token_ids": node.token_ids, "mask": node.mask, "logprobs": node.logprobs}
+                # Logprobs that JSON has no form of are left out: the answer is in no row, with them or without.
+                logprobs = node.logprobs if all(map(finite, node.logprobs)) else []
+                one |= {"token_ids": node.token_ids, "mask": node.mask, "logprobs": logprobs}
             nodes.append(one)
             parent = len(nodes) - 1
         last.append(len(nodes) - 1)

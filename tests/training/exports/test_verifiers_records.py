@@ -349,3 +349,19 @@ def test_a_number_that_json_has_no_form_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="the episode 'e' has no form in JSON"):
         write([episode], tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("odd", [float("-inf"), float("nan"), float("inf")])
+def test_an_answer_with_a_logprob_that_is_not_finite_has_none_and_refuses_no_other(tmp_path: Path, odd: float) -> None:
+    ill, well = an_episode(), an_episode()
+    ill.traces[0].calls[0].logprobs, ill.id, well.id = [odd], "ill", "well"
+    for episode in (ill, well):
+        episode.score("won", 1.0)
+    path = tmp_path / "out.jsonl"
+    assert write([ill, well], path) == 2
+    first, second = map(json.loads, path.read_text("utf-8").splitlines())
+    assert [node.get("logprobs") for node in first["traces"][0]["nodes"]] == [[], []]
+    assert first["traces"][0]["nodes"][-1]["token_ids"] == [2]
+    assert second["traces"][0]["nodes"][-1]["logprobs"] == [-0.5]
+    rows, _ = cut_rows(read(path))
+    assert rows == cut_rows([ill, well])[0] and [row.episode for row in rows] == ["well"]
