@@ -20,9 +20,12 @@ class LineFile:
     `append` hands the lines to the operating system before it returns, so a killed process loses none of them; with
     `fsync` they also survive a power cut. A line that a killed writer left unfinished was never acknowledged: opening
     the file again cuts it off, and `torn` says how many bytes that were.
+
+    `alone` locks the file while it is open, and raises `BlockingIOError` where somebody else has it open so, in this
+    process or in another: a second writer would be told wrong offsets.
     """
 
-    def __init__(self, path: str | Path, *, fsync: bool = False) -> None:
+    def __init__(self, path: str | Path, *, fsync: bool = False, alone: bool = False) -> None:
         self.path = Path(path)
         self._fsync = fsync
         try:
@@ -30,6 +33,8 @@ class LineFile:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise ConfigurationError(f"{str(self.path)!r} cannot be written: {error.strerror}") from error
+        if alone:
+            self._lock()
         size = os.fstat(self._file).st_size
         self.size = self._end_of_lines(size)
         self.torn = size - self.size
@@ -63,6 +68,19 @@ class LineFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _lock(self) -> None:
+        import fcntl  # not on every system on which episodes are read
+
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(self._file).st_nlink:
+                raise BlockingIOError(f"{str(self.path)!r} was removed as it was opened")
+        except OSError as error:
+            self.close()
+            if isinstance(error, BlockingIOError):
+                raise
+            raise ConfigurationError(f"{str(self.path)!r} cannot be locked: {error.strerror}") from error
 
     def _end_of_lines(self, size: int) -> int:
         """Where the last finished line ends."""

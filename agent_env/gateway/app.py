@@ -14,6 +14,7 @@ from agent_env.episodes import EdgeRecord, TurnRecord, record_from_json
 from agent_env.errors import (
     AgentEnvError,
     AtCapacity,
+    ConfigurationError,
     Forbidden,
     InvalidArguments,
     ProtocolError,
@@ -50,6 +51,10 @@ MAX_REPLY_BYTES = 64 * 1024 * 1024
 MODEL_SECONDS = 600.0
 CLOSE_SECONDS = 5.0
 
+_OPEN_SECONDS = 25.0
+"""How long a run is waited for that another gateway has open: longer than one takes to close it as it stops."""
+_LOOK_SECONDS = 0.1
+
 
 class Gateway:
     """An ASGI app that forwards the model calls of runs, records them, and collects turns and edges.
@@ -71,7 +76,8 @@ class Gateway:
     | `GET /health` | none | `{"status": "healthy", …}` |
 
     A record that was acknowledged is on disk. A run that is opened again with its secret, by this process or a later
-    one, has all of them. The tokens of seats are minted from the secret by whoever opened the run (`RunHandle`).
+    one, has all of them; one that another gateway on the same directory still has open is waited for, and refused with
+    `AtCapacity` where it stays so. The tokens of seats are minted from the secret by whoever opened the run (`RunHandle`).
 
     Closing a run refuses its further calls and those that are held. Calls under way have `close_seconds` to end, none
     where the journal is dropped; then they are ended. Either way the record of each is on disk before the run is closed.
@@ -98,35 +104,39 @@ class Gateway:
         self._close_seconds = close_seconds
         self._runs: dict[str, OpenRun] = {}
         self._policies = Policies(rest_seconds)
-        self._stopping = False
+        self._started = self._stopping = False
 
     def start(self) -> None:
-        """Takes calls again after `stop`, as a gateway without runs."""
-        self._stopping = False
+        """Takes calls, after `stop` again, as a gateway without runs; raises `ConfigurationError` for one that was
+        started and not stopped since."""
+        if self._started:
+            raise ConfigurationError(
+                "the gateway is served already, and whichever server ends first would stop it for the other; serve it once"
+            )
+        self._started, self._stopping = True, False
 
     async def stop(self, seconds: float) -> None:
         """Closes all runs as it is being stopped; their journals stay.
 
         Calls that are held, and whatever else is asked from now on, are told `Stopping`, with the status 503. Calls
-        under way have `seconds` to end and are then told so too; the record of each is on disk when this returns.
+        under way have `seconds` to end and are then told so too, or that their run was closed, where its owner closed
+        it before; the record of each is on disk when this returns. Who does not wait for that stops it all the same.
         """
-        self._stopping = True
+        self._started, self._stopping = False, True
         runs = tuple(self._runs.values())
-        try:
-            # One that is being closed already ends its calls by itself.
-            await asyncio.gather(*(run.gone.wait() if run.closed else self._stop_run(run, seconds) for run in runs))
-        finally:
-            self.close()
-
-    async def _stop_run(self, run: OpenRun, seconds: float) -> None:
-        run.stopped = True
-        await self._close(run, drop=False, seconds=seconds)
+        for run in runs:
+            run.stopped = run.stopped or not run.closed
+        if closing := [self._begin_to_close(run, drop=False, seconds=seconds) for run in runs]:
+            await asyncio.wait(closing)
+        for closed in closing:
+            closed.result()
 
     def close(self) -> None:
-        """Closes all runs; their journals stay."""
-        for run in self._runs.values():
-            run.journal.close()
-        self._runs.clear()
+        """Closes all runs at once, but those that are being closed already; the journals of all stay."""
+        for name, run in tuple(self._runs.items()):
+            if not run.closed:
+                run.journal.close()
+                del self._runs[name]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -173,7 +183,8 @@ class Gateway:
             case "DELETE", ["runs", run]:
                 drop = scope["query_string"] == b"journal=drop"
                 # What is dropped need not become whole.
-                await self._close(self._own(scope, run), drop=drop, seconds=0.0 if drop else self._close_seconds)
+                seconds = 0.0 if drop else self._close_seconds
+                await asyncio.shield(self._begin_to_close(self._own(scope, run), drop=drop, seconds=seconds))
                 await reply(send, 200, b"{}")
             case "GET", ["health"]:
                 data = {"status": "healthy", "runs": len(self._runs)}
@@ -253,34 +264,57 @@ class Gateway:
         }
         name = checked_name("run", str(wanted.get("run") or new_call_id()))
         secret = checked_secret(wanted.get("secret") or new_secret())
+        until = asyncio.get_running_loop().time() + _OPEN_SECONDS
+        while not self._try_to_open(name, secret, seats):
+            if (run := self._runs.get(name)) is not None:
+                await run.gone.wait()
+            elif asyncio.get_running_loop().time() < until:
+                await asyncio.sleep(_LOOK_SECONDS)
+            else:
+                raise AtCapacity(
+                    f"another gateway has the run {name!r} open in {str(self.directory)!r}; close it there, and ask again",
+                    retry_after=1.0,
+                )
+        return {"run": name, "secret": secret}
+
+    def _try_to_open(self, name: str, secret: str, seats: Mapping[str, SeatPolicy | None]) -> bool:
+        """Opens a run, or opens it again; says whether it could, and is not still being closed, here or elsewhere."""
         self._check_going_on()
-        while (run := self._runs.get(name)) is not None and run.closed:
-            await run.gone.wait()
-            self._check_going_on()
+        run = self._runs.get(name)
+        if run is not None and run.closed:
+            return False
         seating = Seating(name, seats, self._policies, None if run is None else run.seating)
         if run is None:
             # The journal is bound to the secret, so it is made last: what was refused must not keep the name.
-            self._runs[name] = OpenRun(name, secret, seating, Journal(self.directory / f"{name}.jsonl", name, secret))
+            try:
+                journal = Journal(self.directory / f"{name}.jsonl", name, secret)
+            except BlockingIOError:
+                return False
+            self._runs[name] = OpenRun(name, secret, seating, journal)
         elif hmac.compare_digest(run.secret.encode(), secret.encode()):
             run.reseat(seating)
         else:
             raise Forbidden(f"the run {name!r} is open with another secret; choose another name")
         self._policies.hold(name, seating.shared())
-        return {"run": name, "secret": secret}
+        return True
 
-    async def _close(self, run: OpenRun, *, drop: bool, seconds: float) -> None:
+    def _begin_to_close(self, run: OpenRun, *, drop: bool, seconds: float) -> asyncio.Future[None]:
+        """Closes a run in a task of its own, which ends its calls with their records whoever goes on waiting for it."""
         run.dropped = run.dropped or drop
-        if run.closed:
-            await run.gone.wait()  # somebody else closes it already
-            return
+        if run.closing is None:
+            run.closed = True
+            run.closing = asyncio.ensure_future(self._close(run, seconds))
+        else:
+            run.hasten(seconds)
+        return run.closing
+
+    async def _close(self, run: OpenRun, seconds: float) -> None:
         try:
             await run.close(seconds)
         finally:
+            run.gone.set()
             self._runs.pop(run.name, None)
             self._policies.hold(run.name, ())
-            if run.dropped:
-                run.journal.path.unlink(missing_ok=True)
-            run.gone.set()
 
     def _keep(self, name: str, episode: str, token: str | None, records: Any) -> asyncio.Future[None]:
         """Keeps the records of one episode, all or none."""

@@ -20,7 +20,8 @@ class Journal:
 
     Lines that arrive in the same step of the event loop are written together (group commit). Memory holds offsets
     alone; records are read from the file when they are collected. Opening the file of an earlier process finds all
-    that was acknowledged; its first line binds it to the run's secret, of which it holds a digest.
+    that was acknowledged; its first line binds it to the run's secret, of which it holds a digest. The file is locked
+    while it is open: raises `BlockingIOError` where it is open already, in this process or in another.
     """
 
     def __init__(self, path: Path, run: str, secret: str) -> None:
@@ -29,7 +30,7 @@ class Journal:
         self._waiters: list[asyncio.Future[None]] = []
         self.path = path
         self.closed = False
-        self._file = LineFile(path)
+        self._file = LineFile(path, alone=True)
         proof = hashlib.sha256(secret.encode()).hexdigest()
         try:
             if self._file.size:
@@ -58,11 +59,19 @@ class Journal:
         spans = self._spans.get(episode, array("Q"))
         return [self._file.read_at(spans[at], spans[at + 1]) for at in range(0, len(spans), 2)]
 
-    def close(self) -> None:
-        """Writes what is waiting and closes the file, which stays."""
+    def close(self, *, remove: bool = False) -> None:
+        """Writes what is waiting and closes the file, which stays, unless it is to be removed; harmless when it is
+        closed."""
+        if self.closed:
+            return
         self.closed = True
-        self._commit()
-        self._file.close()
+        try:
+            self._commit()
+            if remove:
+                # While it is locked: whoever opened it before this finds that it has no name any more.
+                self.path.unlink(missing_ok=True)
+        finally:
+            self._file.close()
 
     def _commit(self) -> None:
         buffer, self._buffer = self._buffer, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from agent_env.gateway.tokens import checked_name, opens
 
 log = logging.getLogger("agent_env.gateway")
 
-_ENDING_SECONDS = 15.0
+ENDING_SECONDS = 15.0
 """How long calls that are told to end may take for it: their prompt's tokens may have to be asked for."""
 
 DEFAULT_DIALECTS = ("chat", "completions")
@@ -245,7 +246,10 @@ class OpenRun:
         self.journal = journal
         self.recent = RecentCalls()
         self.closed = self.dropped = self.stopped = False
+        self.closing: asyncio.Future[None] | None = None
         self.gone = asyncio.Event()
+        self._until = math.inf
+        self._patience: asyncio.Timeout | None = None
         self._calls: set[UnderWay] = set()
         self._idle = asyncio.Event()
 
@@ -295,28 +299,39 @@ class OpenRun:
                 self._idle.set()
 
     async def close(self, seconds: float) -> None:
-        """Takes no call any more, and closes the journal when none is under way.
+        """Takes no call any more, and closes the journal when none is under way; removes it where the run is dropped.
 
         Calls that are held are refused. Those that are under way have `seconds` to end; then each is ended, with its
         record, and its caller told `RunClosed`, or `Stopping` where it is the gateway that closes.
         """
         self.closed = True
         self.seating.stir()
-        if not await self._ended_within(seconds):
-            for call in tuple(self._calls):
-                closed = RunClosed(f"the run {self.name!r} was closed before this call had its answer")
-                call.end(stopping() if self.stopped else closed)
-            if not await self._ended_within(_ENDING_SECONDS):
-                # Of a caller that does not read, the answer is on its way, and its record on disk.
-                log.warning(
-                    "%d calls of the run %r have not ended %g s after they were told to; it is closed all the same",
-                    *(len(self._calls), self.name, _ENDING_SECONDS),
-                )
-        self.journal.close()
+        self.hasten(seconds)
+        self._patience = asyncio.timeout_at(self._until)
+        try:
+            if not await self._ended_within(self._patience):
+                for call in tuple(self._calls):
+                    closed = RunClosed(f"the run {self.name!r} was closed before this call had its answer")
+                    call.end(stopping() if self.stopped else closed)
+                if not await self._ended_within(asyncio.timeout(ENDING_SECONDS)):
+                    # Of a caller that does not read, the answer is on its way, and its record on disk.
+                    log.warning(
+                        "%d calls of the run %r have not ended %g s after they were told to; it is closed all the same",
+                        *(len(self._calls), self.name, ENDING_SECONDS),
+                    )
+        finally:
+            self.journal.close(remove=self.dropped)
 
-    async def _ended_within(self, seconds: float) -> bool:
+    def hasten(self, seconds: float) -> None:
+        """Has calls under way no more than so many seconds from now to end, once the run is being closed."""
+        self._until = min(self._until, asyncio.get_running_loop().time() + seconds)
+        if self._patience is not None:
+            with suppress(RuntimeError):  # they have been told to end already
+                self._patience.reschedule(self._until)
+
+    async def _ended_within(self, patience: asyncio.Timeout) -> bool:
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with patience:
                 while self._calls:
                     self._idle.clear()
                     await self._idle.wait()

@@ -17,16 +17,18 @@ import anyio
 
 from agent_env.errors import LaunchFailed
 from agent_env.gateway.app import Gateway
+from agent_env.gateway.runs import ENDING_SECONDS
 from agent_env.net import bound_url, listen
 from agent_env.net.processes import ended
-from agent_env.net.serving import served, stop_signals
+from agent_env.net.serving import LIFESPAN_SECONDS, served, stop_signals
 
 ADMIN_VARIABLE = "AGENT_ENV_GATEWAY_TOKEN"
 """The environment variable that hands a gateway process its admin token."""
 
 _LAUNCH_SECONDS = 30.0
-_STOP_SECONDS = 5.0
 _GRACE_SECONDS = 1
+_STOP_SECONDS = (_GRACE_SECONDS + ENDING_SECONDS) + (_GRACE_SECONDS + LIFESPAN_SECONDS) + 5.0
+"""Longer than a gateway takes to stop: one that is killed before loses the records of answers that it gave."""
 
 
 @asynccontextmanager
@@ -34,11 +36,16 @@ async def running(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncG
     """Serves an ASGI app in this program while the block runs; gives its base URL.
 
     At its end the requests that are under way have a second; those of a gateway are then told that it stops, and its
-    runs are closed (`Gateway.stop`). Raises `ConfigurationError` when the port is taken.
+    runs are closed (`Gateway.stop`). Raises `ConfigurationError` when the port is taken, or the gateway is served
+    already.
     """
     listener = listen(host, port)
     if isinstance(app, Gateway):
-        app.start()
+        try:
+            app.start()
+        except BaseException:
+            listener.close()
+            raise
     async with served(app, listener, lifespan=False, stop_seconds=_GRACE_SECONDS):
         try:
             yield bound_url(listener)

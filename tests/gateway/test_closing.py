@@ -246,7 +246,7 @@ async def test_a_caller_that_does_not_read_its_whole_answer_keeps_no_run_open_ei
 async def test_a_call_that_does_not_end_when_it_is_told_to_is_logged_and_keeps_no_run_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent_env.gateway.runs._ENDING_SECONDS", 0.05)
+    monkeypatch.setattr("agent_env.gateway.runs.ENDING_SECONDS", 0.05)
 
     class Endless:
         told: AgentEnvError | None = None

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from agent_env.episodes import TurnRecord
-from agent_env.errors import AgentEnvError, Stopping
+from agent_env.errors import AgentEnvError, AtCapacity, ConfigurationError, Stopping
 from agent_env.gateway import Gateway, PolicyHandle, RunHandle, RunRecorder, SeatPolicy, launched, running
 from agent_env.net import bound_url, listen, shared_http
 from agent_env.net.serving import served
@@ -187,3 +187,160 @@ async def test_a_gateway_in_a_process_of_its_own_stops_as_well(tmp_path: Path, u
         status, answer = await asking
     assert status == 503 and json.loads(answer)["error"]["code"] == "stopping"
     assert [record["status"] for record in journal(tmp_path)] == ["stopping"]
+
+
+async def test_a_stop_that_is_not_waited_for_loses_no_record_of_a_run_that_is_being_closed(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    upstream.hold = asyncio.Event()
+    app = Gateway(tmp_path, admin_token=ADMIN, close_seconds=20.0)
+    async with bounded(app) as gateway:
+        run = await opened(gateway, upstream)
+        asking = asyncio.ensure_future(ask(run))
+        await upstream.arrived.wait()
+        closing = asyncio.ensure_future(run.aclose())
+        while not app._runs["r1"].closed:
+            await anyio.lowlevel.checkpoint()
+        with anyio.move_on_after(0.05) as waiting:
+            await app.stop(20.0)
+        assert waiting.cancelled_caught and not closing.done()
+        app.close()  # nor does this
+        upstream.hold.set()
+        assert (await asking)[0] == 200
+        await closing
+    assert [record["status"] for record in journal(tmp_path)] == ["ok"]
+
+
+async def test_a_stop_that_is_not_waited_for_still_ends_the_calls_with_their_records(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    upstream.hold = asyncio.Event()
+    app = Gateway(tmp_path, admin_token=ADMIN)
+    async with bounded(app) as gateway:
+        asking = asyncio.ensure_future(ask(await opened(gateway, upstream)))
+        await upstream.arrived.wait()
+        with anyio.move_on_after(0.05):
+            await app.stop(20.0)
+        assert not asking.done()
+        upstream.hold.set()
+        assert (await asking)[0] == 200
+    assert [record["status"] for record in journal(tmp_path)] == ["ok"]
+
+
+async def test_a_stop_waits_no_longer_for_a_run_that_is_being_closed_than_for_others(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    upstream.hold = asyncio.Event()
+    app = Gateway(tmp_path, admin_token=ADMIN, close_seconds=3600.0)
+    async with bounded(app) as gateway:
+        run = await opened(gateway, upstream)
+        asking = asyncio.ensure_future(ask(run))
+        await upstream.arrived.wait()
+        closing = asyncio.ensure_future(run.aclose())
+        while not app._runs["r1"].closed:
+            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(10):
+            await app.stop(0.05)
+        await closing
+        assert (await asking)[0] == 410
+    assert [record["status"] for record in journal(tmp_path)] == ["run_closed"]
+
+
+async def test_a_gateway_is_served_once_at_a_time(tmp_path: Path, upstream: Upstream) -> None:
+    app = Gateway(tmp_path, admin_token=ADMIN)
+    async with bounded(app) as gateway:
+        run = await opened(gateway, upstream)
+        with pytest.raises(ConfigurationError, match="served already"):
+            async with running(app):
+                pass
+        assert (await ask(run))[0] == 200
+    async with bounded(app) as gateway:
+        assert (await ask(await RunHandle.open(gateway, ADMIN, run.seats, run="r1", secret=run.secret)))[0] == 200
+
+
+async def test_a_gateway_waits_for_the_one_before_it_to_have_closed_the_run(tmp_path: Path, upstream: Upstream) -> None:
+    upstream.hold = asyncio.Event()
+    before = Gateway(tmp_path, admin_token=ADMIN)
+    async with bounded(before) as old, bounded(Gateway(tmp_path, admin_token=ADMIN)) as new:
+        run = await opened(old, upstream)
+        asking = asyncio.ensure_future(ask(run))
+        await upstream.arrived.wait()
+        stopping = asyncio.ensure_future(before.stop(20.0))
+        opening = asyncio.ensure_future(RunHandle.open(new, ADMIN, run.seats, run="r1", secret=run.secret))
+        await asyncio.wait({opening}, timeout=0.3)
+        assert not opening.done()
+        upstream.hold.set()
+        assert (await asking)[0] == 200
+        await stopping
+        again = await opening
+        assert (await ask(again))[0] == 200
+        assert [record["status"] for record in (await again.collect(["e1"]))["e1"]] == ["ok", "ok"]
+
+
+async def test_a_run_that_another_gateway_keeps_open_is_refused_and_goes_on_there(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_env.gateway.app._OPEN_SECONDS", 0.2)
+    async with (
+        bounded(Gateway(tmp_path, admin_token=ADMIN)) as one,
+        bounded(Gateway(tmp_path, admin_token=ADMIN)) as other,
+    ):
+        run = await opened(one, upstream)
+        with pytest.raises(AtCapacity, match="another gateway has the run 'r1' open") as refused:
+            await RunHandle.open(other, ADMIN, run.seats, run="r1", secret=run.secret)
+        assert refused.value.retryable and refused.value.data["retry_after"] == 1.0
+        assert (await ask(run))[0] == 200
+        assert [record["status"] for record in (await run.collect(["e1"]))["e1"]] == ["ok"]
+
+
+async def test_a_run_whose_journal_cannot_be_removed_keeps_nobody_waiting(
+    tmp_path: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, **_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    upstream.hold = asyncio.Event()
+    app = Gateway(tmp_path, admin_token=ADMIN, close_seconds=20.0)
+    async with bounded(app) as gateway:
+        run = await opened(gateway, upstream)
+        asking = asyncio.ensure_future(ask(run))
+        await upstream.arrived.wait()
+        closing = asyncio.ensure_future(run.aclose())
+        while not app._runs["r1"].closed:
+            await anyio.lowlevel.checkpoint()
+        opening = asyncio.ensure_future(RunHandle.open(gateway, ADMIN, run.seats, run="r1", secret=run.secret))
+        await asyncio.wait({opening}, timeout=0.2)
+        assert not opening.done()
+        with monkeypatch.context() as broken:
+            broken.setattr(Path, "unlink", fail)
+            run.keep_journal = False
+            told = await asyncio.gather(closing, run.aclose(), return_exceptions=True)
+        assert all(isinstance(error, AgentEnvError) for error in told)
+        assert (await asking)[0] == 410
+        upstream.hold.set()
+        assert (await ask(await opening))[0] == 200
+
+
+async def test_a_process_is_not_killed_while_it_asks_for_the_tokens_of_its_last_answers(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def llama(scope: Any, receive: Any, send: Any) -> None:
+        """Answers as llama.cpp does, and tells the prompt's text after longer than a process may take to end."""
+        if not scope["path"].endswith("/v1/chat/completions"):
+            asked.set()
+            await anyio.sleep(6.0)
+        entry = {"token": "zip", "id": 5, "logprob": -1.0}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "zip"}, "logprobs": {"content": [entry]}}
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": json.dumps({"choices": [choice], "usage": usage}).encode()})
+
+    with anyio.fail_after(50):
+        async with running(llama) as url:
+            async with launched(tmp_path) as gateway:
+                seats = {"a": SeatPolicy("A", (f"{url}/v1",))}
+                run = await RunHandle.open(gateway.url, gateway.admin_token, seats, run="r1")
+                asking = asyncio.ensure_future(ask(run))
+                await asked.wait()
+            assert (await asking)[0] == 200
+    assert [(record["status"], record["token_ids"]) for record in journal(tmp_path)] == [("ok", [5])]
