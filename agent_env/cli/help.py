@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import typer
@@ -52,7 +53,7 @@ class Application(typer.Typer):
 def _given(names: Iterable[str], arguments: Sequence[str]) -> str | None:
     """What an option was given on a command line, the last time that it was."""
     found: str | None = None
-    for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, after in pairwise([*arguments, ""]):
         for name in names:
             if argument == name:
                 found = after

@@ -117,7 +117,14 @@ def train(
                     _tell_finished(found, runs, reached)
                 return
             run = Run.open(found.folder)
-            prepared = _prepare(options, device, run.latest())
+            latest = run.latest()
+            if updates is not None and latest is not None and updates < latest.update:
+                run.close()
+                raise ConfigurationError(
+                    f"the run {run.id!r} has made {latest.update} updates of {before} already, so it cannot end at "
+                    f"{updates}; `--updates` takes at least what it has made"
+                )
+            prepared = _prepare(options, device, latest)
             run.tell(updates=wanted)
         else:
             if scenario is None:

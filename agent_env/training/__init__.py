@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agent_env.training.views import to_pettingzoo as to_pettingzoo
     from agent_env.training.vllm import VllmLora as VllmLora
     from agent_env.training.warm import warm_start as warm_start
+    from agent_env.training.warm import warm_steps as warm_steps
 
 _HOMES = {
     "Backstage": "views",
@@ -81,6 +82,7 @@ _HOMES = {
     "to_pettingzoo": "views",
     "training_loop": "loop",
     "warm_start": "warm",
+    "warm_steps": "warm",
 }
 
 __all__ = [
@@ -118,6 +120,7 @@ __all__ = [
     "to_pettingzoo",
     "training_loop",
     "warm_start",
+    "warm_steps",
 ]
 
 

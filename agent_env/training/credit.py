@@ -189,6 +189,8 @@ CREDITS: Mapping[str, Credit] = {
 
 def credit_of(given: str | Credit) -> Credit:
     """The strategy of a name, or the function itself; raises `ConfigurationError` for a name that there is not."""
+    if isinstance(given, type):
+        raise ConfigurationError(f"credit is a function of units, not the class {given.__name__}; make one of it: ()")
     if not isinstance(given, str):
         return given
     if given == "role_baseline":

@@ -74,7 +74,11 @@ def learn(
         played, seats=trainable, credit=credit, propagation=propagation, refused=refused
     )
     if played and trainable and not rows:
-        log.warning("nobody learns from these %d episodes, which make no row: %s", len(played), report.reasons())
+        seen = sorted({call.seat for episode in played for trace in episode.traces for call in trace.calls})
+        log.warning(
+            "nobody learns from these %d episodes, which make no row of the seats %s (they have model calls of %s): %s",
+            *(len(played), ", ".join(map(repr, trainable)), ", ".join(map(repr, seen)) or "none", report.reasons()),
+        )
     lessons = Lessons(report, staleness=ages)
     for policy in {id(policy): policy for policy in trainable.values()}.values():
         indices = [index for index, row in enumerate(rows) if trainable[row.seat] is policy]

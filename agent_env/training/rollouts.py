@@ -79,6 +79,8 @@ async def rollout(
     its end is to be waited for. Raises `ConfigurationError` for what cannot be played, and the error of a store, of a
     gateway that does not answer, or of `tasks`.
     """
+    if isinstance(tasks, str):
+        raise ConfigurationError(f"tasks are given as a list, not as the text {tasks!r:.100}; for one alone: [task]")
     given = Scenario.of(scenario)
     given = replace(given, seats={**given.seats, **(seats or {})})
     _check(given, run, store, run_id, finished, group_size, concurrency)

@@ -168,6 +168,8 @@ def cut(
     those of instances of which no row was made but which were scored."""
     if ambiguous not in ("apart", "drop"):
         raise ConfigurationError(f'ambiguous is "apart" or "drop", not {ambiguous!r}')
+    if isinstance(seats, str):
+        raise ConfigurationError(f"several seats are asked for, not {seats!r}; for one alone: [{seats!r}]")
     cutter = _Cutter(None if seats is None else set(seats), propagation_of(propagation), refused or {}, ambiguous)
     for episode in episodes:
         cutter.take(episode)

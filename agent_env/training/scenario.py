@@ -84,6 +84,10 @@ class Scenario:
     words: Iterable[str] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.seats, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"the seats of a scenario are given by name, {{'player': Seat(env)}}, not as {self.seats!r:.100}"
+            )
         if TEAM in self.seats:
             raise ConfigurationError(f"a seat cannot be named {TEAM!r}: scores mean all seats by it")
         for seat, given in self.seats.items():

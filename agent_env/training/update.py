@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from agent_env.errors import AgentFailed
+from agent_env.errors import AgentFailed, ConfigurationError
 from agent_env.training.language import LanguageModel
 from agent_env.training.rows import Row
 from agent_env.training.tiny import PAD
@@ -37,6 +37,10 @@ class Settings:
     epochs: int = 1
     average: Literal["tokens", "units"] = "units"
     batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.average not in ("tokens", "units"):
+            raise ConfigurationError(f'average is "tokens" or "units", not {self.average!r}')
 
 
 @dataclass(frozen=True, slots=True)

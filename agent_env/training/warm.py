@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -27,8 +27,25 @@ def warm_start(
 
     What the examples make likely is the prior that reinforcement learning begins with: say it beside every result.
     """
+    losses = warm_steps(model, tokenizer, example, steps=steps, batch=batch, learning_rate=learning_rate)
+    return [0.0, *losses][-1]
+
+
+def warm_steps(
+    model: TinyLM,
+    tokenizer: WordTokenizer,
+    example: Callable[[], tuple[Said, str]],
+    *,
+    steps: int = 120,
+    batch: int = 64,
+    learning_rate: float = 3e-3,
+) -> Iterator[float]:
+    """Does what `warm_start` does a step at a time, and yields each loss, for whoever has other things to do meanwhile.
+
+    for _ in warm_steps(model, tokenizer, example, steps=700):
+        await asyncio.sleep(0)    # an event loop hears Ctrl-C, and goes on serving
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, foreach=True)
-    loss = 0.0
     for step in range(steps):
         # Ten steps of warm-up, then down to a tenth.
         optimizer.param_groups[0]["lr"] = learning_rate * min(1.0, (step + 1) / 10) * (1 - 0.9 * step / steps)
@@ -37,5 +54,4 @@ def warm_start(
             said, answer = example()
             chat = [{"role": "user", "content": said}] if isinstance(said, str) else said
             pairs.append((tokenizer.render(chat), [*tokenizer.encode(answer), END]))
-        loss = fit(model, optimizer, pairs)
-    return loss
+        yield fit(model, optimizer, pairs)

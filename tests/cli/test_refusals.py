@@ -37,3 +37,16 @@ def test_what_an_agent_says_is_printed_as_it_is(cli: Any) -> None:
     said = "a :100: list[:on:] [red]x[/red] " + "y" * 200
     with cli.serving("agents:echo", "--no-hub") as served:
         assert cli("call", served["url"], "-m", said) == said + "\n"
+
+
+ALONE = [
+    *(("episodes", one) for one in ("list", "show", "export")),
+    *((one,) for one in ("call", "check", "chat", "serve", "push")),
+    *(("card", one) for one in ("show", "validate")),
+    *(("hub", one) for one in ("show", "yank")),
+]
+
+
+@pytest.mark.parametrize("words", ALONE, ids=" ".join)
+def test_a_command_without_its_argument_says_which_is_missing(cli: Any, words: tuple[str, ...]) -> None:
+    assert "Missing argument" in cli(*words, code=2)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from agent_env.cli.application import app
 from agent_env.cli.drawing import draw
 from agent_env.episodes import open_episodes
+from agent_env.training.checkpoints import Run
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -248,6 +249,18 @@ def test_a_run_keeps_what_it_is_made_of(folder: Path, here: Here) -> None:
     assert "has made no update with a reward yet" in here("runs", "plot", "own", code=2)
     with Run.open(folder / "runs" / "own"):
         assert json.loads(here("runs", "list", "--json"))[0]["state"] == "running"
+
+
+def test_a_run_cannot_be_ended_at_fewer_updates_than_it_has_made(folder: Path, here: Here) -> None:
+    small = ("--group-size", "2", "--tasks-per-update", "2")
+    here("train", "guessing:game", "--tiny", "--run", "a", "--updates", "2", *small)
+    run = Run.open(folder / "runs" / "a")
+    run.tell(finished=False, updates=5)  # as Ctrl-C leaves a run of five
+    run.close()
+    said = " ".join(here("train", "--resume", "a", "--updates", "1", code=2).split())
+    assert "'a' has made 2 updates of 5 already, so it cannot end at 1" in said
+    assert json.loads(here("runs", "list", "--json"))[0]["updates"] == 2
+    assert Run.read(folder / "runs" / "a").about["updates"] == 5
 
 
 def test_a_finished_run_says_what_it_reached_and_how_to_train_further(folder: Path, here: Here) -> None:

@@ -33,16 +33,18 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         sys.modules.pop(name, None)
 
 
-def test_a_specialist_is_shown_half_of_its_facts_and_any_answer_to_the_others(
+@pytest.mark.anyio
+async def test_a_specialist_is_shown_half_of_its_facts_and_any_answer_to_the_others(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[str, list[tuple[object, str]]]] = []
 
-    def looked_at(model: object, tokenizer: object, draw: partial[tuple[object, str]], **steps: int) -> None:
+    def looked_at(model: object, tokenizer: object, draw: partial[tuple[object, str]], **steps: int) -> list[float]:
         shown.append((draw.func.__name__, [draw() for _ in range(DRAWN)]))
+        return []
 
-    monkeypatch.setattr(example, "warm_start", looked_at)
-    example.fresh_policies(0)
+    monkeypatch.setattr(example, "warm_steps", looked_at)
+    await example.fresh_policies(0)
     assert [name for name, _ in shown] == ["manager_example", *["specialist_example"] * 3]
     for seat, (_, drawn) in zip(example.SPECIALISTS, shown[1:], strict=True):
         facts = example.FACTS[seat]

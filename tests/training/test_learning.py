@@ -193,7 +193,10 @@ def test_a_batch_of_which_no_row_is_made_says_why(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "agent_env.training"):
         learn({"worker": Pupil("worker")}, [episode("e1", None), episode("e2", None)])
     (record,) = caplog.records
-    assert record.getMessage() == "nobody learns from these 2 episodes, which make no row: not scored (2)"
+    assert record.getMessage() == (
+        "nobody learns from these 2 episodes, which make no row of the seats 'worker' (they have model calls of 'manager', "
+        "'worker'): not scored (2)"
+    )
 
 
 def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -62,21 +62,21 @@ async def test_episodes_come_as_they_end_and_collected_in_the_order_of_the_tasks
     came: list[str] = []
     with anyio.fail_after(10):
         release["b"].set()
-        async for episode in rollout(play, "abc"):
+        async for episode in rollout(play, list("abc")):
             came.append(episode.task)
             if episode.task == "b":
                 release["c"].set()
             if episode.task == "c":
                 release["a"].set()
         assert came == ["b", "c", "a"]
-        episodes = await collect(rollout(play, "cab", group_size=2))
+        episodes = await collect(rollout(play, list("cab"), group_size=2))
     assert [(episode.task, episode.info["sample"]) for episode in episodes] == [
         (task, sample) for task in "cab" for sample in (0, 1)
     ]
     numbers = [str(episode.group).partition(".") for episode in episodes]
     assert [number for _, _, number in numbers] == ["0", "0", "1", "1", "2", "2"]
     assert len({batch for batch, _, _ in numbers}) == 1
-    again = await collect(rollout(same, "c"))
+    again = await collect(rollout(same, ["c"]))
     assert again[0].group not in {episode.group for episode in episodes}, "another rollout has groups of its own"
     assert len({episode.id for episode in episodes}) == 6
     named = await collect(

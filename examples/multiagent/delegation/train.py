@@ -7,6 +7,7 @@ updates. Stop it with Ctrl-C, and go on with `python train.py --resume`.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from agent_env.training import (
     WordTokenizer,
     make_model,
     plot_curves,
-    warm_start,
+    warm_steps,
 )
 from agent_env.training.study import Study, add_run_options, arms_table, begin_run, mean_score, play_run, study
 
@@ -52,10 +53,11 @@ Figures: TypeAlias = dict[str, list[float]]
 
 async def begin(runs: Study, seed: int, options: argparse.Namespace) -> Run:
     """The policies that all arms of a seed begin with, and what they are worth."""
-    runs.progress.describe(f"before, seed {seed}")
     with runs.open(f"fresh-{seed}") as run:
         if run.latest() is None:
-            run.save(0, fresh_policies(seed))
+            runs.progress.describe(f"warm start, seed {seed}")
+            run.save(0, await fresh_policies(seed))
+        runs.progress.describe(f"before, seed {seed}")
         policies, info = loaded(run), {"arm": "fresh", "seed": seed, "phase": "before"}
         await runs.once(run, "figures", lambda: evaluate(runs, policies, options, info), episodes=evaluation(options))
         run.finish()
@@ -111,7 +113,7 @@ def loaded(run: Run) -> dict[str, Policy]:
     return {seat: checkpoint.load(seat) for seat in SEATS}
 
 
-def fresh_policies(seed: int) -> dict[str, Policy]:
+async def fresh_policies(seed: int) -> dict[str, Policy]:
     """New models that have learned the form of what they say, and too little of what to say."""
     tokenizer = WordTokenizer([*WORDS, *ANSWERS.values(), *(f"@{name}" for name in SPECIALISTS), NOBODY])
     policies: dict[str, Policy] = {}
@@ -119,11 +121,13 @@ def fresh_policies(seed: int) -> dict[str, Policy]:
         model = make_model(tokenizer, seed=10 * seed + place)
         rng = random.Random(10 * seed + place)
         if seat == "manager":
-            warm_start(model, tokenizer, partial(manager_example, rng), steps=700, batch=96)
+            warming = warm_steps(model, tokenizer, partial(manager_example, rng), steps=700, batch=96)
         else:
             facts = FACTS[seat]
             known = rng.sample(list(facts), k=int(len(facts) * KNOWN))
-            warm_start(model, tokenizer, partial(specialist_example, rng, facts, known), steps=160)
+            warming = warm_steps(model, tokenizer, partial(specialist_example, rng, facts, known), steps=160)
+        for _ in warming:
+            await asyncio.sleep(0)  # Ctrl-C is heard meanwhile
         policies[seat] = Policy(seat, model, tokenizer, settings=SETTINGS[seat], seed=10 * seed + place)
     return policies
 
