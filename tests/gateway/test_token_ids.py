@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from agent_env.episodes import CallRecord, Episode, TurnRecord, message_graph, record_from_json
@@ -215,6 +215,8 @@ async def test_a_stream_of_which_one_chunk_tells_no_tokens_is_passed_on_and_make
     at: int,
     spoiled: Spoiled | None,
 ) -> None:
+    # A number is a whole entry of completions.
+    assume(spoiled is None or dialect == "chat" or spoiled != ("entries", [5]))
     upstream_server.reset()
     upstream_server.pieces = chunks_of(dialect, parts, at % len(parts), spoiled)
     told, episode, call = await asked(opened, dialect, stream=True)
