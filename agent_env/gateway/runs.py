@@ -51,6 +51,12 @@ class SeatPolicy:
     policy: str | None = None
     version: Any = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.endpoints, str):
+            raise InvalidArguments(
+                f"the endpoints of a policy are several, not {self.endpoints!r}; write ({self.endpoints!r},)"
+            )
+
     def to_json(self) -> dict[str, Any]:
         """The policy as `POST /runs` takes it."""
         return {

@@ -122,6 +122,9 @@ class AgentEnvironment:
         for fault in (*faults, *map(seat_fault, self._peers)):
             if fault is not None:
                 raise ConfigurationError(fault)
+        for need in needs:
+            if not isinstance(need, Need):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"a need is a Need, not {need!r:.100}; write Need('solver', skills=[…])")
         self._definition = Definition(
             name or "",
             version or DRAFT_VERSION,

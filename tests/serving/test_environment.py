@@ -411,3 +411,9 @@ async def test_tokens_are_taken_as_they_are_or_as_a_mapping() -> None:
             async with Environment(server.url, lane="http", auth="s3cret") as caller:
                 assert (await caller.chat("a")).text == "1: a"
                 assert [session.principal for session in server.runtime.sessions] == ["alice"]
+
+
+def test_a_name_is_no_need() -> None:
+    given: Any = ["solver"]
+    with pytest.raises(ConfigurationError, match=r"not 'solver'; write Need\("):
+        AgentEnvironment(lambda message: message, name="manager", needs=given)
