@@ -160,9 +160,11 @@ def _tell_groups(rows: Sequence[Row], groups: GroupReport) -> None:
     )
     if not any(row.advantage for row in rows):
         log.warning(
-            "all advantages are 0, so a trainer that takes them learns nothing from these %d rows: %s; play each task "
-            "several times (group_size), or compare by other groups (credit)",
+            "all advantages are 0, so a trainer that takes them learns nothing from these %d rows: %s; %s",
             *(len(rows), why),
+            "play each task several times (group_size), or compare by other groups (credit)"
+            if groups.singletons
+            else "what all attempts get alike teaches nothing: look at `score`, or play other tasks",
         )
     elif groups.singletons:
         log.warning("some of %d rows have nothing to be compared with, and the advantage 0: %s", len(rows), why)

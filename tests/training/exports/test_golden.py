@@ -219,7 +219,8 @@ def test_the_golden_file_has_what_trainers_trip_over(golden: list[Episode]) -> N
     ("rewards", "told"),
     [
         ([(0, 1.0), (1, 0.0)], "all advantages are 0"),
-        ([(0, 1.0), (0, 1.0)], "of their 1 groups 0 have one attempt alone and 1 got the same"),
+        ([(0, 1.0), (1, 0.0)], "one attempt alone and 0 got the same throughout; play each task several times"),
+        ([(0, 1.0), (0, 1.0)], "of their 1 groups 0 have one attempt alone and 1 got the same throughout; what all"),
         ([(0, 1.0), (0, 0.0), (1, 1.0)], "of their 2 groups 1 have one attempt alone and 0 got the same"),
         ([(0, 1.0), (0, 0.0)], ""),
     ],
