@@ -96,7 +96,7 @@ async def test_the_player_plays_whatever_its_model_was_made_for() -> None:
 
 
 async def test_what_one_wins_the_other_loses_and_each_move_is_its_players_own() -> None:
-    policies = train.fresh_policies(seed=1, warm=60)
+    policies = train.fresh_policies(1, await train.warmed(1, 60))
     seats = {"first": Seat(agents.player, "player"), "second": Seat(agents.player, train.START, trainable=False)}
     starts = [game.deal(Random(number)) for number in range(24)]
     with anyio.fail_after(120):
@@ -139,8 +139,8 @@ def test_without_baselines_a_reward_is_compared_with_nothing() -> None:
 
 
 @pytest.mark.long
-def test_a_warm_model_knows_which_moves_can_be_made_and_prefers_none() -> None:
-    policies = train.fresh_policies(seed=0, warm=250)
+async def test_a_warm_model_knows_which_moves_can_be_made_and_prefers_none() -> None:
+    policies = train.fresh_policies(0, await train.warmed(0, 250))
     tokenizer = policies["player"].tokenizer
     prompt = Prompt(tokenizer.render([{"role": "user", "content": game.told([3, 0])}]), max_tokens=4)
     counts = Counter(tokenizer.decode(said.token_ids) for said in policies["player"].sample([prompt] * 400))

@@ -7,14 +7,14 @@ Stop it with Ctrl-C, and go on with `python train.py --resume`.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import copy
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import uvloop
@@ -34,7 +34,7 @@ from agent_env.training import (
     WordTokenizer,
     make_model,
     plot_curves,
-    warm_start,
+    warm_steps,
 )
 from agent_env.training.credit import Credit, Credited
 from agent_env.training.study import Study, add_run_options, arms_table, begin_run, play_run, study
@@ -58,13 +58,16 @@ def no_baseline(units: Sequence[Unit]) -> Credited:
 ARMS: Mapping[str, Callable[[], Credit]] = {"baselines": RoleBaseline, "none": lambda: no_baseline}
 TITLES = {"baselines": "by role", "none": "none"}
 
+Warm: TypeAlias = tuple[TinyLM, WordTokenizer]
+"""A model that knows which moves can be made."""
 
-async def train(runs: Study, arm: str, seed: int, options: argparse.Namespace) -> Run:
+
+async def train(runs: Study, arm: str, seed: int, warm: Warm, options: argparse.Namespace) -> Run:
     """One run of an arm, from where an earlier start left it: plays by turns in the first seat against a past version,
     in the second against one, and in both; evaluates before and after."""
     runs.progress.describe(f"baselines: {TITLES[arm]}, seed {seed}")
     info = {"arm": arm, "seed": seed}
-    policies = fresh_policies(seed, options.warm)
+    policies = fresh_policies(seed, warm)
 
     def seats(number: int) -> dict[str, Seat]:
         """Who plays in an update. Half of the past versions are the oldest, so that it is not forgotten."""
@@ -77,7 +80,7 @@ async def train(runs: Study, arm: str, seed: int, options: argparse.Namespace) -
         return {OTHER[own]: Seat(PLAYER, past, trainable=False)} if own else {}
 
     with runs.open(f"{arm}-{seed}") as run:
-        copies = fresh_policies(seed, options.warm)
+        copies = fresh_policies(seed, warm)
         before = {**info, "phase": "before"}
         await runs.once(run, "before", lambda: measure(runs, copies, options, before), episodes=options.evaluated)
         await runs.train(
@@ -95,7 +98,7 @@ async def train(runs: Study, arm: str, seed: int, options: argparse.Namespace) -
             info=info,
         )
         after = {**info, "phase": "after"}
-        copies = {**fresh_policies(seed, options.warm), "player": policies["player"]}
+        copies = {**fresh_policies(seed, warm), "player": policies["player"]}
         await runs.once(run, "after", lambda: measure(runs, copies, options, after), episodes=options.evaluated)
         run.finish()
     return run
@@ -125,15 +128,14 @@ def taught(number: int) -> str | None:
     return ("first", "second", None)[(number - 1) % 3]
 
 
-def fresh_policies(seed: int, warm: int) -> dict[str, Policy]:
+def fresh_policies(seed: int, warm: Warm) -> dict[str, Policy]:
     """A policy that knows which moves can be made and nothing of which are good, and its frozen copy."""
-    model, tokenizer = warmed(seed, warm)
+    model, tokenizer = warm
     player = Policy("player", copy.deepcopy(model), tokenizer, settings=SETTINGS, seed=seed)
     return {"player": player, START: frozen(START, player, seed)}
 
 
-@functools.cache
-def warmed(seed: int, steps: int) -> tuple[TinyLM, WordTokenizer]:
+async def warmed(seed: int, steps: int) -> Warm:
     """A model that has seen positions with any move that can be made, each as often as any other."""
     positions = [f"{name}{stones}" for name in NAMES for stones in range(MOST + 1)]
     tokenizer = WordTokenizer([*positions, *NAMES, *map(str, range(MOST))])
@@ -146,7 +148,8 @@ def warmed(seed: int, steps: int) -> tuple[TinyLM, WordTokenizer]:
             heaps = [rng.randint(1, MOST) if rng.random() < FULL else 0 for _ in NAMES]
         return told(heaps), rng.choice(moves(heaps))
 
-    warm_start(model, tokenizer, example, steps=steps, learning_rate=5e-3)
+    for _ in warm_steps(model, tokenizer, example, steps=steps, learning_rate=5e-3):
+        await asyncio.sleep(0)  # Ctrl-C is heard meanwhile
     return model, tokenizer
 
 
@@ -190,8 +193,10 @@ async def main(options: argparse.Namespace, outer: Run) -> None:
     arms: dict[str, list[Run]] = {TITLES[arm]: [] for arm in options.arms}
     async with study(outer, episodes=total) as runs, agents_served(AGENT, []):
         for seed in range(options.seeds):
+            runs.progress.describe(f"warm start, seed {seed}")
+            warm = await warmed(seed, options.warm)
             for arm, ran in zip(options.arms, arms.values(), strict=True):
-                ran.append(await train(runs, arm, seed, options))
+                ran.append(await train(runs, arm, seed, warm, options))
         summary = runs.summary()
     outer.finish()
     console.print(table(arms))
