@@ -122,6 +122,7 @@ class AgentEnvironment:
         for fault in (*faults, *map(seat_fault, self._peers)):
             if fault is not None:
                 raise ConfigurationError(fault)
+        needs = tuple(needs)
         for need in needs:
             if not isinstance(need, Need):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(f"a need is a Need, not {need!r:.100}; write Need('solver', skills=[…])")
@@ -131,7 +132,7 @@ class AgentEnvironment:
             wrapped(agent, wrapper),
             description=description,
             limits=limits or Limits(),
-            needs=tuple(needs),
+            needs=needs,
             offers=offers or _offer(skills, tags, examples),
         )
         for function in tools:
