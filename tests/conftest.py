@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import hypothesis
 import pytest
 
@@ -17,3 +22,27 @@ hypothesis.settings.load_profile("agent-env")
 def anyio_backend() -> str:
     """Runs async tests on asyncio, the event loop that agent-env is made for."""
     return "asyncio"
+
+
+@pytest.fixture
+def instructions() -> Callable[[Callable[[], object]], int]:
+    """Tells how many instructions of Python a piece of work takes: what it costs, on whatever machine."""
+
+    def counted(work: Callable[[], object]) -> int:
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            frame.f_trace_opcodes = True
+            count += event == "opcode"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+        return count
+
+    return counted

@@ -42,8 +42,10 @@ def warm_steps(
 ) -> Iterator[float]:
     """Does what `warm_start` does a step at a time, and yields each loss, for whoever has other things to do meanwhile.
 
-    for _ in warm_steps(model, tokenizer, example, steps=700):
-        await asyncio.sleep(0)    # an event loop hears Ctrl-C, and goes on serving
+        for _ in warm_steps(model, tokenizer, example, steps=700):
+            await asyncio.sleep(0)
+
+    An event loop that is let on between steps hears Ctrl-C, and goes on serving.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, foreach=True)
     for step in range(steps):

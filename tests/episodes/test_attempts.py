@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -60,28 +58,9 @@ def test_a_retry_by_its_count_alone_repeats_the_latest_try_before_it_that_asked_
     assert unheard_calls(chain) == {"k1": "retried", "k2": "retried"}
 
 
-def instructions(work: Callable[[], object]) -> int:
-    """How many instructions of Python a piece of work takes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("status", ["ok", "transport_error"])
 def test_finding_what_many_equal_retries_repeat_takes_as_long_as_they_are_many_and_not_as_their_square(
-    status: str,
+    instructions: Callable[[Callable[[], object]], int], status: str
 ) -> None:
     def tried(count: int) -> int:
         calls = [call(f"k{number}", request={}, status=status) for number in range(count)]

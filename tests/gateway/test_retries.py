@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 from collections.abc import Awaitable, Callable
-from types import FrameType
 from typing import Any
 
 import anyio
@@ -213,27 +211,10 @@ def test_of_very_many_equal_calls_a_retry_names_none_and_its_count_leaves_all_of
     assert calls.add(place, Mark(1, None), b"x", "r3")[1] == (*names[:40], *names[41:])
 
 
-def instructions(work: Callable[[], object]) -> int:
-    """How many instructions of Python a piece of work takes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("fails", [False, True])
-def test_retries_of_many_equal_calls_take_as_long_as_the_calls_are_many_and_not_as_their_square(fails: bool) -> None:
+def test_retries_of_many_equal_calls_take_as_long_as_the_calls_are_many_and_not_as_their_square(
+    instructions: Callable[[Callable[[], object]], int], fails: bool
+) -> None:
     def tried(count: int) -> int:
         calls, place = RecentCalls(), ("e", "a", "t")
 
