@@ -23,7 +23,7 @@ def test_the_rows_of_the_golden_tree_pass_the_queue_the_planners_and_the_packing
 ) -> None:
     exported = tmp_path / "trl.jsonl"
     assert trl_async.write(EpisodeReader(GOLDEN), exported, policies=POLICIES).episodes == 4
-    seen = run_peer("trl_async", "trl_async_packing.py", GOLDEN, exported)
+    seen = run_peer("trl", "trl_async_packing.py", GOLDEN, exported)
     assert seen["methods"] == ["check_health", "start", "stop", "update_model_version"]
     assert (seen["rows"], seen["trained"], seen["groups"]) == (10, 44, 4)
     # Beginnings that samples share are forwarded once: the rows have 116 tokens.
@@ -35,4 +35,4 @@ def test_the_rows_of_the_golden_tree_pass_the_queue_the_planners_and_the_packing
 def test_the_lines_of_the_page_run(run_peer: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     trl_async.write(EpisodeReader(GOLDEN), tmp_path / "rows.jsonl", policies=POLICIES)
     page = ROOT / "docs" / "trainers.md"
-    assert run_peer("trl_async", "page_lines.py", page, "TRL AsyncGRPOTrainer", folder=tmp_path) == {"blocks": 1}
+    assert run_peer("trl", "page_lines.py", page, "TRL AsyncGRPOTrainer", folder=tmp_path) == {"blocks": 1}
