@@ -34,6 +34,9 @@ def broken(message: str) -> str:
 '''
 
 COLUMNS = "140"
+COMMAND_SECONDS = 110.0
+"""How long a command may take: a guard against one that hangs, within a test's own 120 seconds. On a machine that is
+busy, `doctor` alone, which imports every SDK that it looks at, has taken more than a minute."""
 
 
 @dataclass
@@ -53,7 +56,11 @@ class Cli:
         return self._printed(
             code,
             *self.warm.run(
-                *("agent_env.cli", *arguments), cwd=self.folder, env=self.environment, stdin=stdin, timeout=60
+                *("agent_env.cli", *arguments),
+                cwd=self.folder,
+                env=self.environment,
+                stdin=stdin,
+                timeout=COMMAND_SECONDS,
             ),
         )
 
@@ -67,7 +74,7 @@ class Cli:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=COMMAND_SECONDS,
         )
         return self._printed(code, done.returncode, done.stdout, done.stderr)
 
