@@ -263,11 +263,15 @@ class _Draw:
             return self._tasks(random.Random(_seed(self._seed, update)), self._count)
         size = len(self._tasks)
         begin = (update - 1) * self._count
-        return [self._tasks[self._order(at // size)[at % size]] for at in range(begin, begin + self._count)]
+        end = begin + self._count
+        # A round is shuffled once, however many of its tasks the update plays.
+        rounds = {number: self._order(number, size) for number in range(begin // size, (end - 1) // size + 1)}
+        return [self._tasks[rounds[at // size][at % size]] for at in range(begin, end)]
 
-    def _order(self, round_: int) -> list[int]:
-        order = list(range(len(self._tasks)))  # type: ignore[arg-type]
-        random.Random(f"{self._seed}/{round_}").shuffle(order)
+    def _order(self, number: int, size: int) -> list[int]:
+        """Where each task of a round is in the list."""
+        order = list(range(size))
+        random.Random(f"{self._seed}/{number}").shuffle(order)
         return order
 
 

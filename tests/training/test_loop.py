@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from agent_env.training import (
     policies_served,
     training_loop,
 )
-from agent_env.training.loop import Update
+from agent_env.training.loop import Update, _Draw
 from agent_env.training.place import Place
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +127,18 @@ async def test_listed_tasks_are_gone_through_in_shuffled_rounds(place: Place) ->
     assert [len(update) for update in played] == [4, 4, 4]
     assert sorted(flat[:6]) == sorted(flat[6:]) == sorted(task["id"] for task in tasks)
     assert flat[:6] != flat[6:] or flat[:6] != sorted(flat[:6])
+
+
+def test_a_round_of_tasks_is_shuffled_once_however_many_of_them_an_update_plays(
+    instructions: Callable[[Callable[[], object]], int],
+) -> None:
+    tasks = [str(number) for number in range(2000)]
+    drawn = {count: _Draw(tasks, 7, count) for count in (1, 100)}
+    assert instructions(lambda: drawn[100](1)) < 2 * instructions(lambda: drawn[1](1))
+    assert [task for update in range(1, 101) for task in drawn[1](update)] == list(drawn[100](1))
+    some = [task for update in range(1, 41) for task in drawn[100](update)]
+    assert sorted(some[:2000]) == sorted(some[2000:]) == sorted(tasks) and some[:2000] != some[2000:]
+    assert sorted(_Draw(tasks[:3], 7, 9)(1)) == sorted(tasks[:3] * 3)  # an update of several rounds
 
 
 async def test_a_loop_that_is_stopped_inside_an_update_ends_it_and_keeps_it(
