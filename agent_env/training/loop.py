@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence, Sized
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -156,7 +156,7 @@ async def training_loop(
                     progress=False if progress is None else progress,
                 )
                 episodes = await collect(stream)
-                _check(episodes, number)
+                check_played(episodes, of=f" of update {number}")
 
                 def lesson(learners: Mapping[str, Policy] = learners, of: list[Episode] = episodes) -> Lessons:
                     return learn(
@@ -230,6 +230,21 @@ def mean_rewards(episodes: Sequence[Episode]) -> dict[str, float]:
     return mean_earned(Earned.of(episode) for episode in episodes)
 
 
+def check_played(episodes: Sequence[Episode], *, of: str = "") -> None:
+    """Raises `AgentFailed` with why the first one failed, when none of the episodes could be played; `of` says in the
+    message which they are, as in " of update 3"."""
+    if any(episode.ok for episode in episodes):
+        return
+    first = next((failure for episode in episodes for failure in episode.failures), None)
+    why = (
+        ""
+        if first is None
+        else f". The first one failed because {_FAULTS[first.boundary]} (boundary {first.boundary!r}, "
+        f"code {first.code!r}): {first.message}"
+    )
+    raise AgentFailed(f"none of the {len(episodes)} episodes{of} could be played{why}")
+
+
 _FAULTS: Mapping[Boundary, str] = {
     "request": "what was asked was at fault",
     "refused": "it was refused",
@@ -260,7 +275,10 @@ class _Draw:
 
     def __call__(self, update: int) -> Sequence[Json]:
         if callable(self._tasks):
-            return self._tasks(random.Random(_seed(self._seed, update)), self._count)
+            made = self._tasks(random.Random(_seed(self._seed, update)), self._count)
+            if isinstance(made, Sized) and not len(made):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"tasks(random, {self._count}) made no task for update {update}, but {made!r}")
+            return made
         size = len(self._tasks)
         begin = (update - 1) * self._count
         end = begin + self._count
@@ -291,16 +309,6 @@ def _go_on(run: Run, policies: MutableMapping[str, Policy], strategy: Credit, de
 def _save(run: Run, update: int, policies: Mapping[str, Policy], strategy: Credit) -> None:
     state = {"role_baseline": strategy.values} if isinstance(strategy, RoleBaseline) else {}
     run.save(update, policies, state=state)
-
-
-def _check(episodes: Sequence[Episode], number: int) -> None:
-    if any(episode.ok for episode in episodes):
-        return
-    first = next(failure for episode in episodes for failure in episode.failures)
-    raise AgentFailed(
-        f"none of the {len(episodes)} episodes of update {number} could be played. The first one failed because "
-        f"{_FAULTS[first.boundary]} (boundary {first.boundary!r}, code {first.code!r}): {first.message}"
-    )
 
 
 def _lesson(lesson: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.errors import AgentFailed, ConfigurationError
 from agent_env.training.checkpoints import RUNS, Run, find_run, list_runs
-from agent_env.training.loop import evaluate, training_loop
+from agent_env.training.loop import check_played, evaluate, training_loop
 from agent_env.training.place import Place, policies_served
 from agent_env.training.policy import Policy
 from agent_env.training.progress import RolloutProgress, rollout_progress
@@ -139,13 +139,6 @@ def mean_score(episodes: Sequence[Episode], name: str) -> float:
         check_played(episodes)
         raise AgentFailed(f"none of the {len(episodes)} episodes has the score {name!r}; look at what `score` returns")
     return sum(values) / len(values)
-
-
-def check_played(episodes: Sequence[Episode]) -> None:
-    """Raises `AgentFailed` with what the first one says, when none of the episodes could be played."""
-    if not any(episode.ok for episode in episodes):
-        why = f"; the first says: {episodes[0].failures}" if episodes else ""
-        raise AgentFailed(f"none of the {len(episodes)} episodes could be played{why}")
 
 
 def arms_table(title: str, arms: Mapping[str, Mapping[str, Sequence[float]]], *, kind: str = "") -> Table:

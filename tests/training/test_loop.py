@@ -297,6 +297,7 @@ async def test_where_nothing_can_be_played_the_first_reason_is_told(place: Place
     [
         ({"tasks": []}, "there are no tasks to play"),
         ({"tasks": iter(ANSWERS)}, "there are no tasks to play in <dict_keyiterator"),
+        ({"tasks": lambda random, count: []}, r"tasks\(random, 4\) made no task for update 1"),
         ({"tasks_per_update": 0}, "at least one task, not 0"),
         ({"scenario": replace(game(), seats={"guesser": Seat(lambda message: "sun")})}, "no seat of 'game' learns"),
         ({"credit": "luck"}, "no credit 'luck'"),

@@ -142,7 +142,13 @@ def test_a_mean_of_nothing_is_no_figure() -> None:
     played = Episode(id="e1", ok=True)
     with pytest.raises(AgentFailed, match="'zip'"):
         mean_score([played], "zip")
-    with pytest.raises(AgentFailed, match="none of the 1 episodes could be played"):
+    failed = Episode(id="e1")
+    failed.fail(ValueError("no board"))
+    with pytest.raises(
+        AgentFailed, match=r"the 1 episodes could be played\. The first one failed because the scenario"
+    ):
+        mean_score([failed], "zip")
+    with pytest.raises(AgentFailed, match=r"none of the 1 episodes could be played$"):
         mean_score([Episode(id="e1", ok=False)], "zip")
     with pytest.raises(AgentFailed, match="none of the 0 episodes"):
         mean_score([], "zip")
