@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from agent_env.episodes import CallRecord, Episode
@@ -130,6 +130,18 @@ class RowReport:
         self.dropped[reason] += 1
         self.dropped_of.setdefault(policy_of(call), Counter())[reason] += 1
         self.dropped_tokens[reason] += len(call.token_ids or ())
+
+    def add(self, more: RowReport) -> None:
+        """Adds what became of further model calls."""
+        for each in fields(self):
+            total, added = getattr(self, each.name), getattr(more, each.name)
+            if each.name == "dropped_of":
+                for policy, reasons in added.items():
+                    total.setdefault(policy, Counter()).update(reasons)
+            elif isinstance(total, Counter):
+                total.update(added)  # pyright: ignore[reportUnknownMemberType] - both are of one field
+            else:
+                setattr(self, each.name, total + added)
 
 
 def policy_of(call: CallRecord) -> str:

@@ -81,6 +81,20 @@ def test_calls_whose_times_nobody_told_are_ordered_by_what_they_continue() -> No
     assert row.calls == ["k1", "k2"]
 
 
+def test_the_reports_of_parts_add_up_to_that_of_the_whole() -> None:
+    one = episode(
+        *(call("k1", [5], [7]), call("k2", [5, 7, 9], [8]), call("k3", [4], [6])),
+        *(call("k4", [5], [7], status="model_failed"), call("k5", [5], [7], logprobs=None, model="B")),
+    )
+    other = episode(call("k1", [5], [7], seat="b"), call("k2", [5], [7], status="model_failed"))
+    other.id = "other"
+    _, total = cut_rows([one])
+    _, more = cut_rows([other])
+    total.add(more)
+    assert total == cut_rows([one, other])[1]
+    assert total.dropped_of == {"A": {"call failed": 2}, "B": {"no logprobs": 1}} and more.dropped_of["A"].total() == 1
+
+
 def test_two_continuations_of_one_call_train_what_they_share_once() -> None:
     rows, _ = cut_rows([episode(call("k1", [5], [7]), call("k2", [5, 7, 9], [8]), call("k3", [5, 7, 4], [6]))])
     assert [masked(row) for row in rows] == [[7, 8], [6]]

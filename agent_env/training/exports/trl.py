@@ -293,7 +293,7 @@ class Rollouts:
                 longest[row.episode] = row
         seat = self._plan.seat
         failures = Counter(_failure(episode, seat) for episode in played if episode.id not in longest)
-        _add(self.report, report)
+        self.report.add(report)
         self.failures += failures
         why = ", ".join(f"{reason} ({count})" for reason, count in failures.most_common())
         if not longest:
@@ -339,10 +339,3 @@ def _failure(episode: Episode, seat: str) -> str:
 def _silent(episode: Episode, seat: str, end: int) -> Row:
     """What stands for an episode without a row, since TRL must have one: nothing in it is trained."""
     return Row(episode.id, seat, None, "", [end, end], [0, 0], [0.0, 0.0], 1)
-
-
-def _add(total: RowReport, more: RowReport) -> None:
-    for name in ("calls", "rows", "merged", "forked", "quarantined", "captured_tokens", "delivered_tokens"):
-        setattr(total, name, getattr(total, name) + getattr(more, name))
-    for name in ("dropped", "dropped_tokens", "seats"):
-        getattr(total, name).update(getattr(more, name))

@@ -265,6 +265,7 @@ async def test_what_fails_or_is_not_scored_moves_nothing(caplog: pytest.LogCaptu
                 await call(rollouts, prompts("zip", "zap"), trainer_of(models))
     assert rollouts.failures.total() == 4
     assert rollouts.report.rows == 1 and rollouts.report.dropped["not scored"] == 4
+    assert sum(reasons["not scored"] for reasons in rollouts.report.dropped_of.values()) == 4
 
 
 async def test_the_longest_row_stands_for_a_conversation_that_forked(caplog: pytest.LogCaptureFixture) -> None:
