@@ -88,6 +88,8 @@ class _Graph:
         self.nodes: list[MessageNode] = []
         self._children: dict[tuple[int | None, str], list[int]] = {}
         self._answers: dict[str, int] = {}
+        self._prompt: list[Message] = []
+        self._said: list[str] = []
 
     def add(self, call: CallRecord) -> None:
         prompt, answer = conversation(call)
@@ -96,7 +98,9 @@ class _Graph:
         ids = call.prompt_token_ids if told else None
         start, before = self._start(call, ids)
         root = json.dumps([told, call.request.get("tools")], sort_keys=True) if start is None else ""
-        keys = [root * (number == 0) + likeness(message) for number, message in enumerate(prompt)]
+        keys = self._likenesses(prompt)
+        if keys:
+            keys[0] = root + keys[0]
         parent, shared, covered = self._longest(start, before, keys, ids)
         fresh = prompt[shared:]
         rest = [] if ids is None else ids[covered:]
@@ -115,6 +119,19 @@ class _Graph:
         name = call.response.get("id")
         if parent is not None and isinstance(name, str):
             self._answers[name] = parent
+
+    def _likenesses(self, prompt: list[Message]) -> list[str]:
+        """What each message says; of those that the prompt before began with as well, it is known already.
+
+        A conversation that goes on sends all that was said before, again with every call.
+        """
+        known = 0
+        for message, before in zip(prompt, self._prompt, strict=False):
+            if message != before:
+                break
+            known += 1
+        self._prompt, self._said = prompt, self._said[:known] + [likeness(message) for message in prompt[known:]]
+        return list(self._said)
 
     def _start(self, call: CallRecord, ids: list[int] | None) -> tuple[int | None, int]:
         """The answer that the call goes on from by its name, with the tokens on its path: the Responses API's way."""

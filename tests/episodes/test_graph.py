@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_env.episodes import CallRecord, MessageNode, Trace, message_graph, path_to, paths
+from agent_env.episodes.conversation import likeness
 from agent_env.errors import ProtocolError
 
 Json = Any
@@ -83,6 +85,27 @@ def test_calls_are_taken_in_the_order_of_their_time() -> None:
         chat("k1", [user("a")], assistant("b"), started=1.0),
     ]
     assert [node.call_id for node in graph(*calls)] == [None, "k1", None, "k2"]
+
+
+def test_what_a_conversation_sends_again_with_every_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Json] = []
+
+    def counted(message: Json) -> str:
+        read.append(message)
+        return likeness(message)
+
+    monkeypatch.setattr("agent_env.episodes.graph.likeness", counted)
+    said: list[Json] = []
+    calls: list[CallRecord] = []
+    for number in range(50):
+        said += [user(f"q{number}")]
+        calls.append(chat(f"k{number}", json.loads(json.dumps(said)), assistant(f"x{number}", refusal=None)))
+        said += [assistant(f"x{number}")]
+    fork = chat("fork", [*said[:40], user("else")], assistant("y"))
+    nodes = graph(*calls, fork)
+    assert [node.call_id for node in nodes if node.sampled] == [*(f"k{number}" for number in range(50)), "fork"]
+    assert len(nodes) == 102 and len(read) <= 3 * 51
+    assert [len(path) for path in paths(nodes)] == [100, 42]
 
 
 def test_two_answers_to_one_prompt_are_two_paths_that_share_it() -> None:
