@@ -15,6 +15,8 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from agent_env.episodes import Episode
+from agent_env.episodes.records import finite
+from agent_env.training.averages import mean
 from agent_env.training.scenario import TEAM
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class RolloutProgress:
 
     def earned(self) -> str:
         """The mean rewards of late as a text, "reward solver 0.53"."""
-        told = " ".join(f"{seat} {mean:.2f}" for seat, mean in self.rewards().items())
+        told = " ".join(f"{seat} {reward:.2f}" for seat, reward in self.rewards().items())
         return f"reward {told or '—'}"
 
     def before(self) -> str:
@@ -121,7 +123,7 @@ class RolloutProgress:
 @dataclass(frozen=True, slots=True)
 class Earned:
     """What an episode was worth: to the team, and (the team's part included) to each seat that played or was scored;
-    `apart` where a seat was scored by itself."""
+    `apart` where a seat was scored by itself. A sum that no float holds is left out, as it is of rows."""
 
     team: float | None
     seats: dict[str, float]
@@ -132,8 +134,9 @@ class Earned:
         """Sums the rewards of an episode up."""
         scored = {str(reward.target_id) for reward in episode.rewards if reward.target == "seat"}
         earned = {seat: episode.reward(seat) for seat in sorted(scored.union(episode.seats()))}
-        seats = {seat: value for seat, value in earned.items() if value is not None}
-        return cls(episode.reward(), seats, bool(scored))
+        seats = {seat: value for seat, value in earned.items() if value is not None and finite(value)}
+        team = episode.reward()
+        return cls(team if team is not None and finite(team) else None, seats, bool(scored))
 
 
 def mean_earned(episodes: Iterable[Earned]) -> dict[str, float]:
@@ -146,7 +149,7 @@ def mean_earned(episodes: Iterable[Earned]) -> dict[str, float]:
         team = {} if one.team is None else {TEAM: one.team}
         for seat, value in (one.seats if apart else team).items():
             earned.setdefault(seat, []).append(value)
-    return {seat: sum(values) / len(values) for seat, values in sorted(earned.items())}
+    return {seat: mean(values) for seat, values in sorted(earned.items())}
 
 
 def rate(speed: float | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.episodes import Episode, EpisodeStore
 from agent_env.errors import AgentFailed, ConfigurationError
+from agent_env.training.averages import mean
 from agent_env.training.checkpoints import RUNS, Run, find_run, list_runs
 from agent_env.training.loop import check_played, evaluate, training_loop
 from agent_env.training.place import Place, policies_served
@@ -138,7 +139,7 @@ def mean_score(episodes: Sequence[Episode], name: str) -> float:
     if not values:
         check_played(episodes)
         raise AgentFailed(f"none of the {len(episodes)} episodes has the score {name!r}; look at what `score` returns")
-    return sum(values) / len(values)
+    return mean(values)
 
 
 def arms_table(title: str, arms: Mapping[str, Mapping[str, Sequence[float]]], *, kind: str = "") -> Table:
@@ -156,7 +157,7 @@ def arms_table(title: str, arms: Mapping[str, Mapping[str, Sequence[float]]], *,
         shown.add_column(heading, justify="right", no_wrap=True)
     for arm, columns in arms.items():
         seeds = max(map(len, columns.values()))
-        shown.add_row(arm, str(seeds), *(f"{sum(column) / len(column):.3f}" for column in columns.values()))
+        shown.add_row(arm, str(seeds), *(f"{mean(column):.3f}" for column in columns.values()))
     return shown
 
 

@@ -34,6 +34,7 @@ from agent_env.training import (
 )
 from agent_env.training.loop import Update, _Draw
 from agent_env.training.place import Place
+from agent_env.training.study import mean_score
 
 pytestmark = pytest.mark.anyio
 
@@ -277,6 +278,20 @@ def test_a_mean_reward_counts_only_what_was_scored() -> None:
     episodes[1].score("right", 0.0, seat="a")
     episodes[1].score("fast", 3.0, seat="b")
     assert mean_rewards(episodes) == {"a": 0.5, "b": 3.0}
+
+
+def test_mean_rewards_are_numbers_that_a_curve_can_hold_however_large_the_rewards_are(tmp_path: Path) -> None:
+    episodes = [Episode(str(number)) for number in range(3)]
+    for episode in episodes:
+        episode.score("right", 1.5e308, seat="a")
+    episodes[0].score("too much", 1.5e308, seat="a")
+    episodes[1].score("team", -1.0)
+    rewards = mean_rewards(episodes)
+    assert rewards == {"a": 1.5e308}
+    with Run.create(tmp_path, name="a") as run:
+        run.record({"update": 1, "reward": rewards})
+        assert run.curve()[0]["reward"] == rewards
+    assert mean_score(episodes, "right") == 1.5e308
 
 
 async def test_where_nothing_can_be_played_the_first_reason_is_told(place: Place, tmp_path: Path) -> None:
