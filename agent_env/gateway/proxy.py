@@ -21,6 +21,7 @@ from agent_env.errors import (
 )
 from agent_env.gateway.capture import NO_ANSWER, StreamCapture
 from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
+from agent_env.gateway.dialects.usage import WithoutUsage
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
 from agent_env.gateway.recording import MOST_CHOICES, Recording, came
@@ -54,9 +55,10 @@ class ModelRequest:
 class ModelCall:
     """An answer of a model that a turn asks for.
 
-    The body goes out as it came in, with the seat's model in place of the agent's and with the wish for token ids;
-    the answer goes back byte for byte. Where the policy is asked in another dialect than the agent speaks, both are
-    translated. The record is on disk before the caller has the answer's end.
+    The body goes out as it came in, with the seat's model in place of the agent's and with the wish for token ids and
+    for the usage of a stream; the answer goes back byte for byte, without that usage where the agent did not ask. Where
+    the policy is asked in another dialect than the agent speaks, both are translated. The record is on disk before the
+    caller has the answer's end.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class ModelCall:
         sent["model"] = served.model
         if policy.tokens:
             self._upstream.ask_for_tokens(sent)
+        self._added_usage = policy.tokens and self._upstream.ask_for_usage(sent)
         self._sent = dump_read(sent)
         self._passed_on = b"".join(
             b"%b: %b\r\n" % (name, request.headers[name])
@@ -247,13 +250,16 @@ class ModelCall:
 
     async def _relay(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
         """Passes a stream on as it comes. The record is on disk before its last event goes out."""
-        size = 0
+        size, without = 0, WithoutUsage() if self._added_usage else None
         while piece := await upstream.next():
             size = self._counted(size, piece)
             whole.feed(piece)
             if whole.done:
                 await self._keep_stream(whole, None)
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if without is not None:
+                piece = without.pass_on(piece) + (without.rest() if whole.done else b"")
+            if piece:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _translate(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
         """Passes a stream on as another dialect tells it."""

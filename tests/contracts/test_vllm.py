@@ -89,6 +89,9 @@ CHUNKS: dict[str, list[dict[str, Any]]] = {
         },
     ],
 }  # fmt: skip
+USAGE: dict[str, Any] = {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+OF_USAGE: dict[str, dict[str, Any]] = {name: {"choices": [], "usage": USAGE} for name in ("chat", "completions")}
+"""The chunk before the last, for those who ask for it."""
 BY_PATH = {f"/v1/{DIALECTS[name].path}": name for name in ASKED}
 
 
@@ -114,7 +117,9 @@ class Server:
         if self.refusal is not None:
             status, content = self.refusal["error"]["code"], json.dumps(self.refusal).encode()
         elif name in ASKED and asked.get("stream"):
-            events = [f"data: {json.dumps(chunk)}\n\n" for chunk in CHUNKS[name]]
+            counts = (asked.get("stream_options") or {}).get("include_usage") and name in OF_USAGE
+            chunks = [*CHUNKS[name], OF_USAGE[name]] if counts else CHUNKS[name]
+            events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
             kind, content = "text/event-stream", "".join([*events, "data: [DONE]\n\n"]).encode()
         elif name in ASKED:
             content = json.dumps(ANSWERS[name]).encode()
@@ -188,12 +193,12 @@ async def test_tokens_are_asked_for_as_vllm_takes_it_and_read_as_it_tells_them(
     ((asked, request),) = app.asked
     assert asked == name
     CONTRACT.validate({name: request})
-    told = CHUNKS[name] if streamed else [ANSWERS[name]]
+    told = [*CHUNKS[name], *([OF_USAGE[name]] if name in OF_USAGE else [])] if streamed else [ANSWERS[name]]
     for one in told:
         CONTRACT.validate({f"{name}_{'chunk' if streamed else 'answer'}": one})
     assert record["prompt_token_ids"] == [5, 6]
     assert (record["token_ids"], record["logprobs"]) == ([8, 1], [-1.0, -0.25])
-    assert "missing" not in record
+    assert record["usage"] == USAGE and "missing" not in record
 
 
 @pytest.mark.parametrize("name", OWN_WISHES)
@@ -239,9 +244,12 @@ BROKEN: list[tuple[str, Callable[[Any], None]]] = [
     ("chat", without("body", "return_token_ids")),
     ("chat", with_(True, "body", "return_tokens_ids")),
     ("chat", with_(False, "body", "logprobs")),
+    ("chat", with_(True, "body", "stream")),
+    ("chat", with_({"include_usage": True}, "body", "stream_options")),
     ("completions", with_(0, "body", "logprobs")),
     ("completions", with_(True, "body", "logprobs")),
     ("completions", without("body", "return_token_ids")),
+    ("completions", with_(True, "body", "stream")),
     ("responses", without("body", "enable_response_messages")),
     ("responses", with_(["message.output_text.logprob"], "body", "include")),
     ("responses", with_([], "body", "include")),

@@ -34,6 +34,8 @@ class Upstream:
     answer: Any = field(default_factory=lambda: COMPLETION)
     extra: list[tuple[bytes, bytes]] = field(default_factory=list)
     pieces: list[bytes] | None = None
+    usage: bytes | None = None
+    """The event of a stream that tells its usage: sent before the last piece to those who ask for it alone."""
     hold: asyncio.Event | None = None
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,7 +53,8 @@ class Upstream:
         self.arrived.set()
         self.headers.append({key.decode(): value.decode() for key, value in scope["headers"]})
         if self.pieces is not None:
-            await self._stream(receive, send)
+            asked = (self.asked[-1].get("stream_options") or {}).get("include_usage")
+            await self._stream(receive, send, [self.usage] if asked and self.usage is not None else [])
             return
         if self.hold is not None:
             await self._wait(receive)
@@ -60,11 +63,11 @@ class Upstream:
         await send({"type": "http.response.start", "status": self.status, "headers": [kind, *self.extra]})
         await send({"type": "http.response.body", "body": answer})
 
-    async def _stream(self, receive: Any, send: Any) -> None:
+    async def _stream(self, receive: Any, send: Any, before_last: list[bytes]) -> None:
         head = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         assert self.pieces is not None
-        for piece in self.pieces:
+        for piece in [*self.pieces[:-1], *before_last, *self.pieces[-1:]]:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if self.hold is not None:
             await self._wait(receive)

@@ -60,8 +60,12 @@ def streamed(dialect: str) -> list[bytes]:
                 chunks.append({"id": "c", "model": "A", "choices": [piece]})
     if dialect == "chat":
         chunks[0]["prompt_token_ids"] = [1, 2]
-    chunks.append({"id": "c", "model": "A", "choices": [], "usage": whole["usage"], "policy_version": 4})
-    return [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
+    chunks[-1]["policy_version"] = 4
+    return [*map(event, chunks), b"data: [DONE]\n\n"]
+
+
+def event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 async def ask(run: RunHandle, dialect: str, **fields: Any) -> bytes:
@@ -86,6 +90,7 @@ async def test_each_choice_of_an_answer_has_a_record_and_is_trained_once(
 ) -> None:
     upstream.answer = answered(dialect)
     upstream.pieces = streamed(dialect) if stream else None
+    upstream.usage = event({"id": "c", "model": "A", "choices": [], "usage": answered(dialect)["usage"]})
     told = await ask(run, dialect, stream=stream)
     assert told == b"".join(streamed(dialect)) if stream else json.loads(told) == answered(dialect)
 

@@ -111,12 +111,13 @@ def test_a_chunk_that_is_none_is_told(data: bytes) -> None:
         StreamCapture().feed(data)
 
 
+@pytest.mark.parametrize("own", [{}, {"stream_options": {"include_usage": True}}], ids=["unasked", "asked"])
 async def test_a_stream_passes_unchanged_and_is_recorded_before_its_end(
-    run: RunHandle, upstream: Upstream, chat: Chat
+    run: RunHandle, upstream: Upstream, chat: Chat, own: dict[str, Any]
 ) -> None:
-    upstream.pieces = STREAM
-    answer = await chat(run.episode("e1", "a"), {"messages": [], "stream": True})
-    assert answer.body == b"".join(STREAM)
+    upstream.pieces, upstream.usage = [*STREAM[:-2], STREAM[-1]], STREAM[-2]
+    answer = await chat(run.episode("e1", "a"), {"messages": [], "stream": True, **own})
+    assert answer.body == b"".join(STREAM if own else upstream.pieces)
     assert answer.headers["content-type"] == "text/event-stream"
     (record,) = (await run.collect(["e1"]))["e1"]
     assert record["stream"] is True and record["status"] == "ok"

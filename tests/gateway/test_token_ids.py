@@ -176,8 +176,11 @@ SPOILED: st.SearchStrategy[Spoiled] = (
 )
 
 
-def chunks_of(dialect: str, parts: list[tuple[list[int], float]], at: int, spoiled: Spoiled | None) -> list[bytes]:
-    """A streamed answer in chunks, the tokens of each as they are, or as they are spoiled in the one at `at`."""
+def chunks_of(
+    dialect: str, parts: list[tuple[list[int], float]], at: int, spoiled: Spoiled | None
+) -> tuple[list[bytes], bytes]:
+    """A streamed answer in chunks, the tokens of each as they are, or as they are spoiled in the one at `at`; and the
+    event that tells its usage."""
     events: list[bytes] = []
     list_name = "content" if dialect == "chat" else "token_logprobs"
     for number, (ids, logprob) in enumerate(parts):
@@ -195,7 +198,7 @@ def chunks_of(dialect: str, parts: list[tuple[list[int], float]], at: int, spoil
         events.append(event({"id": "a", "choices": [choice], **({} if number else {"prompt_token_ids": [1, 2]})}))
     count = sum(len(ids) for ids, _ in parts)
     usage = {"prompt_tokens": 2, "completion_tokens": count, "total_tokens": 2 + count}
-    return [*events, event({"id": "a", "choices": [], "usage": usage}), b"data: [DONE]\n\n"]
+    return [*events, b"data: [DONE]\n\n"], event({"id": "a", "choices": [], "usage": usage})
 
 
 @pytest.mark.parametrize("dialect", ["chat", "completions"])
@@ -218,7 +221,7 @@ async def test_a_stream_of_which_one_chunk_tells_no_tokens_is_passed_on_and_make
     # A number is a whole entry of completions.
     assume(spoiled is None or dialect == "chat" or spoiled != ("entries", [5]))
     upstream_server.reset()
-    upstream_server.pieces = chunks_of(dialect, parts, at % len(parts), spoiled)
+    upstream_server.pieces, upstream_server.usage = chunks_of(dialect, parts, at % len(parts), spoiled)
     told, episode, call = await asked(opened, dialect, stream=True)
     assert told == b"".join(upstream_server.pieces)
     assert call.status == "ok" and "zip" * len(parts) in json.dumps(call.response)

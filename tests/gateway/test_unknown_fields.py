@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -36,6 +36,8 @@ class Spoken:
     asked_for: dict[str, Any]
     """What the gateway itself puts in the request beside the seat's model."""
     ends: bytes = b""
+    asked_for_streamed: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What it puts in that of a stream as well."""
 
 
 USAGE = {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3, "joules_of_the_future": NEW}
@@ -70,10 +72,11 @@ SPOKEN = {
         [
             {"choices": [choice(finish_reason=None, delta={"role": "assistant", "mood_of_the_future": NEW})]},
             {"choices": [choice(delta={"content": "zip"})]},
-            {"choices": [], "usage": USAGE},
+            {"choices": [], "told": NEW},
         ],
         {"logprobs": True, "return_token_ids": True},
         b"data: [DONE]\n\n",
+        {"stream_options": {"include_usage": True}},
     ),
     "completions": Spoken(
         "completions",
@@ -82,6 +85,7 @@ SPOKEN = {
         [{"choices": [choice(text="zi", finish_reason=None)]}, {"choices": [choice(text="p")], "usage": USAGE}],
         {"logprobs": 1, "return_token_ids": True},
         b"data: [DONE]\n\n",
+        {"stream_options": {"include_usage": True}},
     ),
     "responses": Spoken(
         "responses",
@@ -152,10 +156,12 @@ async def test_a_field_that_the_gateway_does_not_know_reaches_the_server_and_com
     spoken = SPOKEN[dialect]
     pieces = streamed(spoken)
     upstream.answer, upstream.pieces = {**spoken.answer, "field_of_the_future": NEW}, pieces if stream else None
+    upstream.usage = b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
     body = {"model": "agents-own", "stream": stream, "field_of_the_future": NEW, **spoken.request}
     async with asked(gateway, upstream, dialect, body) as (answer, record):
         # The server has all that was sent, and no more than the gateway is known to ask for.
-        assert upstream.asked == [{**body, "model": "A", **spoken.asked_for}]
+        asked_for = spoken.asked_for | (spoken.asked_for_streamed if stream else {})
+        assert upstream.asked == [{**body, "model": "A", **asked_for}]
         # The caller has all that the server said, byte for byte.
         assert answer == (b"".join(pieces) if stream else json.dumps(upstream.answer, indent=1).encode())
     assert (record["status"], record["api"], record["stream"], record["request"]) == ("ok", dialect, stream, body)

@@ -9,6 +9,7 @@ from agent_env.episodes import CallRecord
 from agent_env.gateway.capture import StreamCapture, keep_tokens
 from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
 from agent_env.gateway.dialects.deltas import PROMPT, checked_index, merge, same_prompt, settled
+from agent_env.gateway.dialects.usage import ask_for_usage
 
 
 class Chat(Dialect):
@@ -21,6 +22,9 @@ class Chat(Dialect):
     def ask_for_tokens(self, body: dict[str, Any]) -> None:
         body["logprobs"] = True
         body["return_token_ids"] = True
+
+    def ask_for_usage(self, body: dict[str, Any]) -> bool:
+        return ask_for_usage(body)
 
     def capture(self, record: CallRecord, response: dict[str, Any], *, keep_logprobs: bool) -> None:
         record.response = response

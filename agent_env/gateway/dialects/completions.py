@@ -9,6 +9,7 @@ from agent_env.episodes import CallRecord
 from agent_env.gateway.capture import StreamCapture, keep_tokens
 from agent_env.gateway.dialects.chat import ChoicesStream
 from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
+from agent_env.gateway.dialects.usage import ask_for_usage
 
 
 class Completions(Dialect):
@@ -22,6 +23,9 @@ class Completions(Dialect):
         # How many alternatives are told beside the sampled token; servers take 0 for a wish for none at all.
         body["logprobs"] = body.get("logprobs") or 1
         body["return_token_ids"] = True
+
+    def ask_for_usage(self, body: dict[str, Any]) -> bool:
+        return ask_for_usage(body)
 
     def wants_logprobs(self, body: Mapping[str, Any]) -> bool:
         return body.get("logprobs") is not None

@@ -33,6 +33,11 @@ class Dialect(ABC):
     def ask_for_tokens(self, body: dict[str, Any]) -> None:
         """Makes a request ask for the logprobs and ids of its tokens, in vLLM's field names."""
 
+    def ask_for_usage(self, body: dict[str, Any]) -> bool:
+        """Makes a streamed request ask for its usage where its caller does not, and tells whether it was made to: then
+        the event that tells it is not the caller's. False in a dialect whose streams tell it unasked."""
+        return False
+
     def wants_logprobs(self, body: Mapping[str, Any]) -> bool:
         """Tells whether the agent asks for logprobs itself, so that its answer keeps them."""
         return bool(body.get("logprobs"))
