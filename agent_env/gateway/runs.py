@@ -32,10 +32,10 @@ class SeatPolicy:
     """The policy that plays a seat: its model's name and the endpoints (`…/v1`) that serve it.
 
     `api_key` goes to these endpoints alone. `settings` go into every request in place of the agent's own, such as
-    `{"temperature": 0}`. `tokens=False` asks for no token ids and logprobs, and for the usage of a stream only where the
-    agent does, for servers that refuse fields they do not know. `dialects` are those that the endpoints are asked in:
-    `chat`, `completions`, `responses`, `messages`. An agent that speaks responses or messages to a policy without them
-    is answered through chat completions, which is also the one in which servers tell tokens best.
+    `{"temperature": 0}`. `tokens=False` asks for no token ids and logprobs, and for the usage of a stream only where
+    the agent does, for servers that refuse fields they do not know. `dialects` are those that the endpoints are asked
+    in: `chat`, `completions`, `responses`, `messages`. An agent that speaks responses or messages to a policy without
+    them is answered through chat completions, which is also the one in which servers tell tokens best.
 
     `policy` is the name by which the policy is paused and published (`PolicyHandle`), and which records tell. Runs that
     give the same name share the policy, as it is by then; without a name it is the run's own, named after its model.
