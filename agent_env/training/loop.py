@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence, Sized
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
@@ -17,7 +18,7 @@ from agent_env.episodes import Boundary, Episode, EpisodeStore
 from agent_env.errors import AgentFailed, ConfigurationError
 from agent_env.training.checkpoints import Run
 from agent_env.training.credit import Credit, RoleBaseline, credit_of
-from agent_env.training.learning import Lessons, learn
+from agent_env.training.learning import Lesson, Lessons, learn
 from agent_env.training.place import OpenRun, Place, policies_served
 from agent_env.training.policy import Policy
 from agent_env.training.progress import Earned, RolloutProgress, mean_earned
@@ -124,6 +125,7 @@ async def training_loop(
         done = _go_on(run, policies, strategy, device)
     saved, whole = done, True
     draw = _Draw(tasks, seed, tasks_per_update)
+    lesson = partial(learn, credit=strategy, propagation=propagation, max_staleness=max_staleness, stale=stale)
     async with AsyncExitStack() as stack:
         if place is None:
             place = await stack.enter_async_context(policies_served(None if run is None else run.folder / "gateway"))
@@ -157,19 +159,8 @@ async def training_loop(
                 )
                 episodes = await collect(stream)
                 check_played(episodes, of=f" of update {number}")
-
-                def lesson(learners: Mapping[str, Policy] = learners, of: list[Episode] = episodes) -> Lessons:
-                    return learn(
-                        learners,
-                        of,
-                        credit=strategy,
-                        propagation=propagation,
-                        max_staleness=max_staleness,
-                        stale=stale,
-                    )
-
                 whole = False
-                lessons, stopped = await _undisturbed(lesson)
+                lessons, stopped = await _undisturbed(partial(lesson, learners, episodes))
                 whole = True
                 update = Update(number, episodes, lessons, mean_rewards(episodes), time.monotonic() - began)
                 done = number
@@ -311,7 +302,8 @@ def _save(run: Run, update: int, policies: Mapping[str, Policy], strategy: Credi
     run.save(update, policies, state=state)
 
 
-def _lesson(lesson: Any) -> dict[str, Any]:
+def _lesson(lesson: Lesson) -> dict[str, Any]:
+    """What a policy learned, as the line of the curve tells it."""
     groups, update = lesson.groups, lesson.update
     told: dict[str, Any] = {
         "rows": lesson.rows,

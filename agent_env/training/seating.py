@@ -13,6 +13,7 @@ from agent_env.training.scenario import Json, Scenario
 
 if TYPE_CHECKING:
     from agent_env.training.policy import Policy
+    from agent_env.training.update import Settings
 
 _TINY_CONTEXT = 256
 _DRAWN = 256
@@ -137,7 +138,7 @@ def _fresh(name: str, words: Iterable[str], learning_rate: float | None, options
     return Policy(name, model, tokenizer, settings=_settings(Settings(), learning_rate), **options)
 
 
-def _settings(usual: Any, learning_rate: float | None) -> Any:
+def _settings(usual: Settings, learning_rate: float | None) -> Settings:
     return usual if learning_rate is None else replace(usual, learning_rate=learning_rate)
 
 
