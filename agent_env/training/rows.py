@@ -81,6 +81,16 @@ class Row:
         return versions
 
     @property
+    def temperatures(self) -> list[float]:
+        """The temperature of each token: that at which it was sampled, and 1.0 off the mask, where it is not known, and
+        of one that was sampled greedily, which comes from no distribution and has its logprob at 1."""
+        temperatures = [1.0] * len(self.token_ids)
+        for span in self.spans:
+            if span.temperature is not None and span.temperature > 0:
+                temperatures[span.start : span.end] = [span.temperature] * (span.end - span.start)
+        return temperatures
+
+    @property
     def sampled(self) -> int:
         """How many tokens are under the mask."""
         return sum(self.loss_mask)

@@ -45,7 +45,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """What an update saw: `tokens` under the mask, the mean `entropy` in nats as the loss averages it, and the `clipped` part of the ratios."""
+    """What an update saw: `tokens` under the mask, the mean `entropy` in nats as the loss averages it, and the `clipped`
+    part of the ratios."""
 
     rows: int
     tokens: int
@@ -98,7 +99,7 @@ def _backward(model: LanguageModel, rows: Sequence[Row], settings: Settings, tot
     sampled = mask > 0
     old = _padded([row.logprobs for row in rows], 0.0)[:, 1:][sampled]
     shares = _shares(rows, mask, settings)[sampled] / total
-    heat = _padded([_temperatures(row) for row in rows], 1.0)[:, 1:][sampled]
+    heat = _padded([row.temperatures for row in rows], 1.0)[:, 1:][sampled]
     advantage = torch.tensor([[row.advantage] for row in rows]).expand_as(mask)[sampled]
     device = model.device
     old, shares, advantage, heat = old.to(device), shares.to(device), advantage.to(device), heat.to(device)
@@ -125,14 +126,6 @@ def _parts(rows: Sequence[Row], tokens: int | None) -> Iterator[Sequence[Row]]:
             part = []
         part.append(row)
     yield part
-
-
-def _temperatures(row: Row) -> list[float]:
-    temperatures = [1.0] * len(row.token_ids)
-    for span in row.spans:
-        if span.temperature is not None and span.temperature > 0:
-            temperatures[span.start : span.end] = [span.temperature] * (span.end - span.start)
-    return temperatures
 
 
 def _shares(rows: Sequence[Row], mask: torch.Tensor, settings: Settings) -> torch.Tensor:

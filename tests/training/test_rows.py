@@ -95,6 +95,15 @@ def test_the_reports_of_parts_add_up_to_that_of_the_whole() -> None:
     assert total.dropped_of == {"A": {"call failed": 2}, "B": {"no logprobs": 1}} and more.dropped_of["A"].total() == 1
 
 
+def test_each_token_has_the_temperature_of_its_call_and_a_greedy_or_unknown_one_counts_as_1() -> None:
+    calls = [
+        *(call("k1", [5], [7], temperature=0.5), call("k2", [5, 7, 9], [8, 4], temperature=0.0)),
+        *(call("k3", [5, 7, 9, 8, 4], [6], temperature=None), call("k4", [5, 7, 9, 8, 4, 6], [3], temperature=2.0)),
+    ]
+    (row,), _ = cut_rows([episode(*calls)])
+    assert row.temperatures == [1.0, 0.5, 1.0, 1.0, 1.0, 1.0, 2.0]
+
+
 def test_two_continuations_of_one_call_train_what_they_share_once() -> None:
     rows, _ = cut_rows([episode(call("k1", [5], [7]), call("k2", [5, 7, 9], [8]), call("k3", [5, 7, 4], [6]))])
     assert [masked(row) for row in rows] == [[7, 8], [6]]

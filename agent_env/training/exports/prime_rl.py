@@ -6,7 +6,7 @@ fields are given by name, since the encoding is by position and positions have c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,12 +15,10 @@ from agent_env.training.exports.files import Chosen, Written, read_rows, write_r
 from agent_env.training.exports.labels import Label, row_of
 from agent_env.training.rows import Row
 
-PLAIN_TEMPERATURE = 1.0
-"""What a model samples at that was asked for no temperature; prime-rl divides the logits by it."""
-
 
 def to_prime_rl(rows: Iterable[Row], *, env_name: str | None = None) -> list[dict[str, Any]]:
-    """The keyword arguments of a `TrainingSample` a row: everything is aligned with its tokens.
+    """The keyword arguments of a `TrainingSample` a row: everything is aligned with its tokens. prime-rl divides the
+    logits by `temperatures`, of which none is 0.
 
     `advantages` has the row's own on its sampled tokens, so that prime-rl's grouping is not needed; `reward` is the
     row's, None where nobody scored it. `env_name` is what its metrics and weights go by; default: the row's seat.
@@ -32,7 +30,7 @@ def to_prime_rl(rows: Iterable[Row], *, env_name: str | None = None) -> list[dic
             "token_ids": list(row.token_ids),
             "mask": [one == 1 for one in row.loss_mask],
             "logprobs": list(row.logprobs),
-            "temperatures": _temperatures(row),
+            "temperatures": row.temperatures,
             "env_name": row.seat if env_name is None else env_name,
             "reward": row.reward,
             "advantages": [row.advantage if one else 0.0 for one in row.loss_mask],
@@ -61,12 +59,3 @@ def read(path: str | Path) -> list[Row]:
     """The rows of a file that `write` wrote."""
     pairs = list(read_rows(Path(path), "sample"))
     return from_prime_rl([sample for sample, _ in pairs], [label for _, label in pairs])
-
-
-def _temperatures(row: Row) -> Sequence[float]:
-    temperatures = [PLAIN_TEMPERATURE] * len(row.token_ids)
-    for span in row.spans:
-        # Greedy sampling has no distribution to correct for, and nothing may be divided by 0.
-        temperature = span.temperature or PLAIN_TEMPERATURE
-        temperatures[span.start : span.end] = [temperature] * (span.end - span.start)
-    return temperatures
