@@ -9,10 +9,11 @@
 | `RoleBaseline` | the moving average of what its seat got before |
 | `difference` | what the team would have got without it; where nobody knows, what its siblings got |
 
-No comparison mixes seats. In each, an (episode, seat) or an instance counts once, however many rows it was cut into,
-and the instances of a seat count the same within their episode; the rows all get their instance's advantage. A unit that is alone has nothing to be compared with: its advantage is 0, and the report
-counts it, as it counts groups that all got the same. Of finite rewards come finite advantages, however large they are:
-one beyond what a float holds is the largest that it does.
+No comparison mixes seats, and the same seat of another scenario is another one. In each, an (episode, seat) or an
+instance counts once, however many rows it was cut into, and the instances of a seat count the same within their
+episode; the rows all get their instance's advantage. A unit that is alone has nothing to be compared with: its
+advantage is 0, and the report counts it, as it counts groups that all got the same. Of finite rewards come finite
+advantages, however large they are: one beyond what a float holds is the largest that it does.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def per_prompt(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     """
     compared = [
         _Compared(
-            None if unit.prompt is None else (unit.seat, unit.prompt),
+            None if unit.prompt is None else (unit.role, unit.prompt),
             (unit.episode, unit.instance),
             unit.reward,
         )
@@ -110,11 +111,11 @@ def per_prompt(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     means: defaultdict[str, dict[Hashable, float]] = defaultdict(dict)
     for unit, one in zip(units, compared, strict=True):
         if one.group is not None:
-            means[unit.seat][one.once, unit.reward] = unit.reward
-    overall = {seat: mean(list(values.values())) for seat, values in means.items()}
+            means[unit.role][one.once, unit.reward] = unit.reward
+    overall = {role: mean(list(values.values())) for role, values in means.items()}
     for index, unit in enumerate(units):
         if credited.groups[index] in credited.singletons:
-            credited.advantages[index] = bounded(unit.reward - overall[unit.seat])
+            credited.advantages[index] = bounded(unit.reward - overall[unit.role])
     return credited
 
 

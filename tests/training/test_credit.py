@@ -94,15 +94,19 @@ def test_per_seat_compares_attempts_of_a_seat_at_one_problem() -> None:
     assert centred.report() == GroupReport(1, 0, 0)
 
 
-def test_seats_with_other_scales_of_reward_do_not_touch_each_other() -> None:
-    """One group for all roles lets the one with the larger rewards push all others one way (Dr. MAS; AReaL issue 1114)."""
-    judged = [unit("e1", 100.0, "b"), unit("e2", 90.0, "b"), unit("e3", 80.0, "b")]
+@pytest.mark.parametrize("elsewhere", [{"seat": "b"}, {"env": "chess", "origin": "/chess/task"}])
+def test_seats_with_other_scales_of_reward_do_not_touch_each_other(elsewhere: dict[str, Any]) -> None:
+    """One group for all roles lets the one with the larger rewards push all others one way (Dr. MAS; AReaL issue 1114).
+    A seat of another game is another role, whatever its name."""
+    judged = [replace(unit(f"f{n}", reward), **elsewhere) for n, reward in enumerate([100.0, 90.0, 80.0])]
+    alone = unit("e9", 0.0)
     for strategy in (per_seat, per_parent_call, per_prompt, broadcast, difference, RoleBaseline()):
         own = [replace(one, prompt=(1,), root_seat=one.seat, root_reward=one.reward) for one in THREE]
+        own.append(replace(alone, prompt=(2,), root_seat=alone.seat, root_reward=alone.reward))
         other = [replace(one, prompt=(1,), root_seat=one.seat, root_reward=one.reward) for one in judged]
         beside = strategy([*own, *other]).advantages
         fresh = RoleBaseline() if isinstance(strategy, RoleBaseline) else strategy
-        assert beside[:3] == fresh(own).advantages
+        assert beside[:4] == fresh(own).advantages
 
 
 def test_problems_do_not_touch_each_other() -> None:
