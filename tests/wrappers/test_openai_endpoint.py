@@ -166,7 +166,7 @@ async def test_a_cut_reply_and_reasoning_are_told_as_such(wrapper: Any) -> None:
 async def test_a_failing_model_is_an_error_of_the_model(
     models: ModelServer, said: str, stream: bool, words: str, retryable: bool
 ) -> None:
-    wrapper = wrap(OpenAIEndpoint(models.url, "m", stream=stream))
+    wrapper = wrap(OpenAIEndpoint(models.url, "m", stream=stream, max_retries=0))
     with pytest.raises(AgentError, match=words) as failed:
         await done(wrapper, said)
     assert (failed.value.kind, failed.value.retryable) == ("model", retryable)
@@ -176,7 +176,7 @@ async def test_a_failing_model_is_an_error_of_the_model(
 
 
 async def test_a_model_that_is_not_there_is_an_error_of_the_model() -> None:
-    wrapper = wrap("openai:http://127.0.0.1:9/v1#m")
+    wrapper = wrap(OpenAIEndpoint("http://127.0.0.1:9/v1", "m", max_retries=0))
     with pytest.raises(AgentError, match="cannot be reached") as failed:
         await done(wrapper)
     assert failed.value.retryable

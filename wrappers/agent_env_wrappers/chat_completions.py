@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_env_wrappers.contract import AgentError, Json, TextDelta, Usage
+from agent_env_wrappers.retries import passes
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -74,7 +75,7 @@ async def read(response: ClientResponse, completion: Completion) -> AsyncGenerat
         raise AgentError(
             f"the agent's model answered HTTP {response.status}",
             kind="model",
-            retryable=response.status in (408, 409, 429) or response.status >= 500,
+            retryable=passes(response.status),
         )
     try:
         if response.content_type != "text/event-stream":

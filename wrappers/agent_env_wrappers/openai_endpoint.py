@@ -9,6 +9,7 @@ The model is given peers as tools, and their calls are made here, in a loop that
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,10 +37,11 @@ from agent_env_wrappers.contract import (
 )
 from agent_env_wrappers.parts import refuse_files
 from agent_env_wrappers.peers import PeerReply, arguments_of, ask
+from agent_env_wrappers.retries import Tries
 from agent_env_wrappers.versions import installed
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientResponse, ClientSession
 
 SCHEME = "openai:"
 STOPS: Mapping[str | None, StopReason] = {"length": "max_tokens", "content_filter": "refusal"}
@@ -51,7 +53,8 @@ class OpenAIEndpoint:
 
     `url` ends where `/chat/completions` begins. `options` are further fields of the request (`temperature`...).
     With `stream=False` replies come whole, which is cheaper where nobody watches. `max_steps` bounds the requests of
-    one turn where the turn itself does not.
+    one turn where the turn itself does not. A request that is refused because the model is busy, or that nobody
+    answers, is made again up to `max_retries` times within the turn's time, as the openai SDK does it.
     """
 
     url: str
@@ -64,6 +67,7 @@ class OpenAIEndpoint:
     options: Mapping[str, Json] = field(default_factory=dict[str, Json])
     stream: bool = True
     max_steps: int = 16
+    max_retries: int = 2
 
     @classmethod
     def parse(cls, text: str) -> OpenAIEndpoint:
@@ -123,9 +127,10 @@ class OpenAIEndpointWrapper:
         messages.append({"role": "user", "content": turn.message.prompt})
         usage: Usage | None = None
         bound = turn.limits.steps or self._endpoint.max_steps
+        until = None if turn.limits.seconds is None else time.monotonic() + turn.limits.seconds
         for _ in range(bound):
             completion = Completion()
-            async with aclosing(self._ask(messages, turn, completion)) as events:
+            async with aclosing(self._ask(messages, turn, completion, until)) as events:
                 async for event in events:
                     yield event
             used = completion.usage
@@ -151,28 +156,47 @@ class OpenAIEndpointWrapper:
             await self._session.close()
         self._session = None
 
-    async def _ask(self, messages: list[Json], turn: Turn, completion: Completion) -> AsyncGenerator[TextDelta]:
+    async def _ask(
+        self, messages: list[Json], turn: Turn, completion: Completion, until: float | None
+    ) -> AsyncGenerator[TextDelta]:
         """Makes one request and reads its reply into `completion`; raises `AgentError` of kind "model"."""
         from aiohttp import ClientError
 
         endpoint = self._endpoint
         route = turn.model or ModelRoute(endpoint.url, endpoint.model, endpoint.api_key, headers=endpoint.headers)
-        headers = {**({"Authorization": f"Bearer {route.api_key}"} if route.api_key else {}), **route.headers}
+        request = self._request(messages, turn.tools, route.model)
         try:
-            async with (
-                self._client().post(
-                    f"{route.base_url.rstrip('/')}/chat/completions",
-                    json=self._request(messages, turn.tools, route.model),
-                    headers=headers,
-                    allow_redirects=False,
-                ) as response,
-                aclosing(read(response, completion)) as deltas,
-            ):
+            response = await self._send(route, request, Tries(endpoint.max_retries, until))
+            async with response, aclosing(read(response, completion)) as deltas:
                 async for delta in deltas:
                     yield delta
         except (ClientError, OSError) as error:
             name = type(error).__name__
             raise AgentError(f"the agent's model cannot be reached ({name})", kind="model", retryable=True) from error
+
+    async def _send(self, route: ModelRoute, request: Mapping[str, Json], tries: Tries) -> ClientResponse:
+        """Sends a request until it is answered or there are no more tries; returns the last answer, its body unread."""
+        from aiohttp import ClientConnectionError
+
+        headers = {**({"Authorization": f"Bearer {route.api_key}"} if route.api_key else {}), **route.headers}
+        while True:
+            try:
+                response = await self._client().post(
+                    f"{route.base_url.rstrip('/')}/chat/completions",
+                    json=request,
+                    headers={**headers, **tries.mark},
+                    allow_redirects=False,
+                )
+            except (ClientConnectionError, OSError):
+                pause = tries.unanswered()
+                if pause is None:
+                    raise
+            else:
+                pause = tries.after(response.status, response.headers)
+                if pause is None:
+                    return response
+                response.release()
+            await asyncio.sleep(pause)
 
     def _request(self, messages: list[Json], tools: Sequence[PeerTool], model: str) -> dict[str, Json]:
         endpoint = self._endpoint
