@@ -39,11 +39,15 @@ def unheard_calls(calls: Iterable[CallRecord]) -> dict[str, Unheard]:
     """The answered calls of a trace that the agent did not go on with for certain, and why, by their ids.
 
     Of all attempts at one call the last that was answered is what the agent went on with: an attempt that failed takes
-    nobody's place. Which call a retry repeats is told by `retry_of`. Where `retry_among` leaves it open, it is the
-    oldest of these that failed, or else the only one that no other retry repeats, or else any of several; an empty one
-    says that it repeats none. A retry by its count (`attempt`) of which a gateway that was started again could not know what it repeats may repeat the latest
-    earlier tries of its turn that asked the same. A mark that names no call of the trace is none, and neither are equal
-    prompts: two calls may well ask the same.
+    nobody's place. What a retry repeats is told by one of its marks:
+
+    - `retry_of` names the call.
+    - `retry_among` names several: it is the oldest of these that failed, or else the only one that no other retry
+      repeats, or else any of them. An empty one says that it repeats none.
+    - `attempt` alone, its count, is all that a gateway knows that was started again in between: it may be any of the
+      latest earlier tries that asked the same in the same turn.
+
+    A mark that names no call of the trace is none, and neither are equal prompts: two calls may well ask the same.
     """
     ordered = in_order(calls)
     if all(call.retry_of is None and call.retry_among is None and not call.attempt for call in ordered):

@@ -48,12 +48,13 @@ class PolicyServer:
     """An ASGI app with `POST /v1/chat/completions` and `GET /v1/models` for policies of this process.
 
     Requests are sampled together, at most `batch`: as soon as none has come for `pause` seconds, and no later than
-    `wait` seconds after the first. Besides OpenAI's fields an
-    answer has `prompt_token_ids`, `policy_version` and, a choice, `token_ids` (vLLM's names); logprobs are told when
-    `logprobs` is asked for. Sampling shares the weights with whoever updates the policies, in memory: on this event
-    loop, or in a thread for policies that are `threaded`. Without `max_tokens` a completion has at most the policy's.
-    `n`, tools, images, stop words and whatever else bends the distribution (`top_p`, penalties) are refused: logprobs
-    are of what was sampled from.
+    `wait` seconds after the first. Sampling shares the weights with whoever updates the policies, in memory: on this
+    event loop, or in a thread for policies that are `threaded`. Without `max_tokens` a completion has at most the
+    policy's.
+
+    Besides OpenAI's fields an answer has `prompt_token_ids`, `policy_version` and, in each choice, `token_ids` (vLLM's
+    names); logprobs are told when `logprobs` is asked for. `n`, tools, images, stop words and whatever else bends the
+    distribution (`top_p`, penalties) are refused: logprobs are of what was sampled from.
     """
 
     def __init__(

@@ -105,9 +105,8 @@ class PretrainedLM:
         accepted = inspect.signature(base.forward).parameters
         self._positions = "position_ids" in accepted
         self._keeps = "logits_to_keep" in accepted
-        self._cache = (
-            "cache" if "cache" in accepted else "past_key_values"
-        )  # what older releases of transformers call it
+        # `past_key_values` is what releases of transformers before `cache` call it.
+        self._cache = "cache" if "cache" in accepted else "past_key_values"
 
     @property
     def context(self) -> int:

@@ -67,7 +67,8 @@ class Publisher(Protocol[W_contra]):
         goes yet; in the block the policy's calls are sent to all of them.
 
         When the block raises, they go nowhere new, and what was put there is taken away again. Raises `PublishFailed`,
-        with nothing put anywhere. `api_key` is the key of them all, None for none, and is given where `serve_from` was given one.
+        with nothing put anywhere. `api_key` is the key of them all, None for none, and is given where `serve_from` was
+        given one.
         """
         ...
 

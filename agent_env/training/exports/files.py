@@ -85,9 +85,10 @@ def write_rows(
     """Cuts and credits the rows of all episodes, converts those that are chosen, and writes a line for each.
 
     All rows are in memory at once, since a reward is compared with those of other episodes. What makes no row is
-    logged, with reasons, and so are groups that teach nothing: of one attempt, or all of one reward. Raises `ConfigurationError`, and leaves what was there, when there
-    is no row at all, and when the rows are of several policies and nobody said which: a trainer has one, and would train
-    it on what the others sampled.
+    logged, with reasons, and so are groups that teach nothing: of one attempt, or all of one reward.
+
+    Raises `ConfigurationError`, and leaves what was there, when there is no row at all, and when the rows are of several
+    policies and nobody said which: a trainer has one, and would train it on what the others sampled.
     """
     played = list(episodes)
     seat = chosen.get("seat")

@@ -63,7 +63,8 @@ def to_pettingzoo(
 
     `parallel=True` has all agents act at once (`ParallelEnv`), for simultaneous moves. `rules` are the fields of
     `Rules`. The environment is synchronous and may be used in any thread; its event loop runs in a thread of its own
-    until `close()`, or on a `stage` that several share. Raises `ConfigurationError` for what does not fit, or without PettingZoo.
+    until `close()`, or on a `stage` that several share. Raises `ConfigurationError` for what does not fit, or without
+    PettingZoo.
     """
     with _installed():
         from agent_env.training.views.game import Game
