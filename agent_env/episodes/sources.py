@@ -13,7 +13,7 @@ from typing import Protocol, Self, Unpack
 from agent_env.episodes.choice import Choice, chosen_by
 from agent_env.episodes.database import EpisodeStore
 from agent_env.episodes.episode import Episode
-from agent_env.episodes.store import EpisodeReader
+from agent_env.episodes.store import EpisodeReader, newest_of
 from agent_env.episodes.summary import EpisodeSummary
 from agent_env.errors import ConfigurationError
 
@@ -72,8 +72,7 @@ class EpisodeFile:
 
     def get(self, episode: str) -> Episode | None:
         """The newest episode with this id, None if there is none."""
-        last = deque((found for found in self._reader if found.id == episode), maxlen=1)
-        return last[0] if last else None
+        return newest_of(self._reader, episode)
 
     def find(self, **choice: Unpack[Choice]) -> Iterator[Episode]:
         """The episodes that are chosen, in the order of their arrival."""

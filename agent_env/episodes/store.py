@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -69,8 +70,14 @@ class EpisodeReader:
 
 
 def find_episode(path: str | Path, episode: str) -> Episode | None:
-    """The episode with this id, None if the file has none."""
-    return next((found for found in EpisodeReader(path) if found.id == episode), None)
+    """The newest episode with this id, None if the file has none."""
+    return newest_of(EpisodeReader(path), episode)
+
+
+def newest_of(episodes: Iterable[Episode], episode: str) -> Episode | None:
+    """The last episode with this id: one that was played again was appended again. None if there is none."""
+    last = deque((found for found in episodes if found.id == episode), maxlen=1)
+    return last[0] if last else None
 
 
 def line_of(episode: Episode) -> bytes:

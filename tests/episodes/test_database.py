@@ -19,6 +19,7 @@ from agent_env.episodes import (
     EpisodeStore,
     EpisodeWriter,
     TurnRecord,
+    find_episode,
     open_episodes,
 )
 from agent_env.errors import ConfigurationError, ProtocolError, TransportError
@@ -344,6 +345,7 @@ def test_of_a_file_of_lines_the_newest_of_an_id_is_got(tmp_path: Path) -> None:
         lines.append([make("one"), make("two"), make("one", run="again")])
     with open_episodes(tmp_path / "e.jsonl") as found:
         assert found.get("one") == make("one", run="again")
+    assert find_episode(tmp_path / "e.jsonl", "one") == make("one", run="again")
 
 
 def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path) -> None:
