@@ -24,6 +24,7 @@ from agent_env.training.folders import (
     link,
     locked,
     order,
+    put_in_place,
     read_object,
     remove,
     sync,
@@ -231,32 +232,14 @@ class Run:
         aside = checkpoints / f".{update:06d}.partial"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        folders: dict[str, str] = {}
-        for place, (name, policy) in enumerate(policies.items()):
-            folders[name] = f"{place}-{re.sub(r'[^A-Za-z0-9_-]', '-', name)[:60]}"
-            known, version, written = self._written.get(name, (None, -1, Path()))
-            if known is policy and version == policy.version and not policy.trainable and written.exists():
-                shutil.copytree(written, aside / folders[name], copy_function=link)
-            else:
-                (aside / folders[name]).mkdir()
-                policy.save(aside / folders[name])
+        folders = {name: f"{place}-{re.sub(r'[^A-Za-z0-9_-]', '-', name)[:60]}" for place, name in enumerate(policies)}
+        for name, policy in policies.items():
+            self._write_policy(name, policy, aside / folders[name])
         kept = dict(state or {})
         about = {"update": update, "saved": time.time(), "policies": folders, "state": kept}
         (aside / _CHECKPOINT).write_text(json.dumps(about, allow_nan=False), "utf-8")
         sync(aside)
-        whole = checkpoints / f"{update:06d}"
-        before = [older for older in whole_checkpoints(checkpoints) if order(older)[0] == update]
-        if before:
-            # The one before stays until this one has a name, and goes before this one gets its own.
-            newer = checkpoints / f"{update:06d}.{max(map(order, before))[1] + 1}"
-            aside.rename(newer)
-            sync_folder(checkpoints)
-            for older in before:
-                remove(older)
-            newer.rename(whole)
-        else:
-            aside.rename(whole)
-        sync_folder(checkpoints)
+        whole = put_in_place(aside, update)
         # Those that learn are written each time; to hold on to them would keep what nobody plays with any more.
         self._written = {
             name: (policy, policy.version, whole / folders[name])
@@ -328,6 +311,15 @@ class Run:
         if self._lines is not None:
             self._lines.close()
             self._lines = None
+
+    def _write_policy(self, name: str, policy: Savable, folder: Path) -> None:
+        """Writes a policy; one that is frozen and was written before is linked."""
+        known, version, written = self._written.get(name, (None, -1, Path()))
+        if known is policy and version == policy.version and not policy.trainable and written.exists():
+            shutil.copytree(written, folder, copy_function=link)
+        else:
+            folder.mkdir()
+            policy.save(folder)
 
     def _write_about(self) -> None:
         with replacing(self.folder / _ABOUT) as file:

@@ -69,6 +69,26 @@ def order(checkpoint: Path) -> tuple[int, int]:
     return int(update), int(again or 0)
 
 
+def put_in_place(written: Path, update: int) -> Path:
+    """Gives a checkpoint that was written aside, in the folder of all, its name, and takes those of the same update away;
+    whoever is killed meanwhile leaves the one before or this one, whole."""
+    checkpoints = written.parent
+    whole = checkpoints / f"{update:06d}"
+    before = [older for older in whole_checkpoints(checkpoints) if order(older)[0] == update]
+    if before:
+        # The one before stays until this one has a name, and goes before this one gets its own.
+        newer = checkpoints / f"{update:06d}.{max(map(order, before))[1] + 1}"
+        written.rename(newer)
+        sync_folder(checkpoints)
+        for older in before:
+            remove(older)
+        newer.rename(whole)
+    else:
+        written.rename(whole)
+    sync_folder(checkpoints)
+    return whole
+
+
 def remove(checkpoint: Path) -> None:
     """Removes a checkpoint, which is none any more as soon as it begins to be removed."""
     aside = checkpoint.with_name(f".{checkpoint.name}.old")
