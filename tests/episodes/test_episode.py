@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,6 +93,20 @@ def test_an_episode_written_as_json_text_reads_as_the_same_episode(rng: random.R
     wire = json.loads(json.dumps(episode.to_json()))
     assert Episode.from_json(wire) == episode
     assert Episode.from_json(wire).to_json() == wire
+
+
+def test_one_more_record_costs_little_for_each_that_is_there(
+    instructions: Callable[[Callable[[], object]], int],
+) -> None:
+    episode = Episode("ep")
+    episode.add(TurnRecord(f"t{number}", "ann@1.0.0", "s") for number in range(1000))
+    episode.add(EdgeRecord(f"e{number}", "ann@1.0.0") for number in range(1000))
+    episode.add(CallRecord(f"k{number}", f"t{number}", "ann", "W") for number in range(1000))
+    more = (TurnRecord("t", "ann@1.0.0", "s"), EdgeRecord("e", "ann@1.0.0"), CallRecord("k", "t", "ann", "W"))
+    for record in more:
+        assert instructions(partial(episode.add, [record])) < 20 * 3000
+    episode.add(more)
+    assert len(list(episode.records())) == 3003
 
 
 def test_a_model_call_whose_turn_nobody_told_is_kept_by_its_seat() -> None:
