@@ -360,7 +360,7 @@ def _row(instance: Instance, policy: str, thread: Thread) -> Row:
         logprobs += call.logprobs
         version = call.policy_version if isinstance(call.policy_version, int) else None
         spans.append(Span(call.call_id, start, len(tokens), version, call.temperature, call.finish_reason))
-    versions = [version for call in thread.calls for version in _versions(call)]
+    versions = [version for call in thread.calls for version in versions_of(call)]
     return Row(
         instance.episode.id,
         instance.seat,
@@ -380,7 +380,8 @@ def _row(instance: Instance, policy: str, thread: Thread) -> Row:
     )
 
 
-def _versions(call: CallRecord) -> Iterator[int]:
+def versions_of(call: CallRecord) -> Iterator[int]:
+    """The versions of its policy that a call tells of: when it began, and when it ended."""
     for version in (call.policy_version, call.policy_version_end):
         if isinstance(version, int):
             yield version

@@ -21,6 +21,7 @@ from agent_env.errors import ProtocolError
 from agent_env.training.exports.verifiers_messages import messages_of
 from agent_env.training.exports.verifiers_records import KEY, TOLD, Record, from_verifiers
 from agent_env.training.propagation import DIFFERENCE
+from agent_env.training.rows import versions_of
 from agent_env.training.units import Instance, instances_of
 
 _ENDPOINTS = {
@@ -67,7 +68,7 @@ def read(path: str | Path) -> Iterator[Episode]:
 def _episode(episode: Episode) -> Record:
     instances = instances_of(episode)
     retried = {name for trace in episode.traces for name in unheard_calls(trace.calls)}
-    versions = [version for instance in instances for version in _versions(instance)]
+    versions = [version for instance in instances for call in instance.calls for version in versions_of(call)]
     run: Record | None = None
     if episode.run is not None:
         run = {"type": "eval", "id": episode.run}
@@ -96,13 +97,6 @@ def _episode(episode: Episode) -> Record:
 def _task(episode: Episode) -> Record:
     prompt = {"prompt": episode.task} if isinstance(episode.task, str) else {}
     return {"type": "Task", "data": {**prompt, KEY: episode.task}}
-
-
-def _versions(instance: Instance) -> Iterator[int]:
-    for call in instance.calls:
-        for version in (call.policy_version, call.policy_version_end):
-            if isinstance(version, int):
-                yield version
 
 
 def _trace(instance: Instance, episode: Episode, task: Record, retried: AbstractSet[str]) -> Record:
