@@ -72,7 +72,8 @@ async def rollout(
 
     A task that fails gives an episode that is not ok, with the boundary that failed, and no reward; the others go on.
     The episodes of a task share a `group`: the batch and the task's "id", or its number. `episode.info` has `index`,
-    `sample` and `result`. At most `concurrency` episodes more are played than were taken.
+    `sample` and `result`. Whoever takes them slowly is waited for: at most twice `concurrency` episodes are begun or
+    ended that were not taken yet.
 
     Leaving the loop, or cancelling it, ends the episodes that are being played: they are not stored, and a second
     start plays them again, under ids of their own. Close a stream that is left early with `contextlib.aclosing` where
@@ -146,7 +147,7 @@ class _Earlier:
 
 
 class _Stream:
-    """Plays jobs, at most `concurrency` at a time and no further ahead of whoever takes them.
+    """Plays jobs, at most `concurrency` at a time, and at most twice as many that nobody has taken yet.
 
     Only a job holds a place, and an agent that waits for another one holds none: whatever calls whatever, at whatever
     depth, no call waits for a place.
