@@ -103,7 +103,7 @@ class TinyLM(nn.Module):
     nothing but what `padding[B, T]` (True: no token) hides from attention.
     """
 
-    turn: torch.Tensor
+    rotations: torch.Tensor
 
     def __init__(self, config: TinyConfig) -> None:
         super().__init__()
@@ -113,8 +113,8 @@ class TinyLM(nn.Module):
         self.norm = nn.RMSNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         # Twice the context: a short prompt beside a long one is padded to the same length and keeps its room.
-        turn = _turns(2 * config.context, config.width // config.heads)
-        self.register_buffer("turn", turn, persistent=False)
+        rotations = _rotations(2 * config.context, config.width // config.heads)
+        self.register_buffer("rotations", rotations, persistent=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -151,11 +151,11 @@ class TinyLM(nn.Module):
         count = tokens.shape[1]
         if padding is None and seen + count > self.config.context:
             raise InvalidArguments(f"the model sees {self.config.context} tokens; {seen + count} were given")
-        turn = self.turn[:, seen : seen + count]
+        rotations = self.rotations[:, seen : seen + count]
         hidden = self.embed(tokens)
         mask = None if padding is None else _visible(padding, count)
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden, turn, mask, cache, index)
+            hidden = layer(hidden, rotations, mask, cache, index)
         logits: torch.Tensor = self.head(self.norm(hidden[:, -1:] if last else hidden))
         return logits
 
@@ -181,7 +181,7 @@ class _Layer(nn.Module):
     def forward(
         self,
         hidden: torch.Tensor,
-        turn: torch.Tensor,
+        rotations: torch.Tensor,
         mask: torch.Tensor | None,
         cache: Cache | None,
         index: int,
@@ -190,7 +190,7 @@ class _Layer(nn.Module):
         # [B, T, 3, H, D] -> three times [B, H, T, D]
         split = self.qkv(self.attention_norm(hidden)).view(batch, count, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        query, key = _rotate(query, turn), _rotate(key, turn)
+        query, key = _rotate(query, rotations), _rotate(key, rotations)
         if cache is not None:
             if index < len(cache):
                 key = torch.cat((cache[index][0], key), dim=2)
@@ -206,16 +206,16 @@ class _Layer(nn.Module):
         return hidden + fed
 
 
-def _turns(context: int, width: int) -> torch.Tensor:
+def _rotations(context: int, width: int) -> torch.Tensor:
     """The rotations of positions, `[2, context, width / 2]`: cosines and sines (RoFormer, arXiv 2104.09864 §3.2.2)."""
     frequency = 10000.0 ** (-torch.arange(0, width, 2) / width)
     angle = torch.arange(context)[:, None] * frequency
     return torch.stack((angle.cos(), angle.sin()))
 
 
-def _rotate(value: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+def _rotate(value: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
     left, right = value.chunk(2, dim=-1)
-    cosine, sine = turn[0], turn[1]
+    cosine, sine = rotations[0], rotations[1]
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
 
 
