@@ -227,12 +227,10 @@ class _Cutter:
         origin = origin_of(episode)
         begun = len(self.rows)
         top: dict[str, float | None] = {}
-        # By the seat that sampled: an agent may make a call of one seat in the turn of another.
-        frozen = {trace.seat for trace in episode.traces if trace.trainable is False}
         for instance in instances:
             reward = None if reason else self._propagate(instance)
             why = reason or _unscored(reward)
-            learns = self._wants(instance, frozen)
+            learns = not instance.frozen and (self._seats is None or instance.seat in self._seats)
             found = self._cut(instance, origin, reward, why, unheard) if learns else 0
             if reward is None or why:
                 continue
@@ -248,11 +246,6 @@ class _Cutter:
             else:
                 self.others.append(unit)
         _weigh(self.rows[begun:])
-
-    def _wants(self, instance: Instance, frozen: set[str | None]) -> bool:
-        if instance.seat in frozen or (instance.trace.seat is None and instance.trace.trainable is False):
-            return False
-        return self._seats is None or instance.seat in self._seats
 
     def _cut(
         self,

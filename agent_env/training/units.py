@@ -17,7 +17,8 @@ class Instance:
     `key` names it within the episode: the (hashed) session, or the turn where no session is known. `parent_call` is
     the turn that first called it, None for one that the playing program called. `depth` is the number of agents above
     it on the path of calls, and `root` the topmost instance on that path (`above`, or itself). `rewards` are those given
-    by name to its seat, to it, or to one of its turns or model calls, `shared` those of the whole team.
+    by name to its seat, to it, or to one of its turns or model calls, `shared` those of the whole team. One that
+    is `frozen` never learns.
     """
 
     episode: Episode
@@ -31,6 +32,7 @@ class Instance:
     above: Instance | None = None
     rewards: list[RewardRecord] = field(default_factory=list[RewardRecord])
     shared: list[RewardRecord] = field(default_factory=list[RewardRecord])
+    frozen: bool = False
 
     @property
     def root(self) -> Instance:
@@ -86,9 +88,12 @@ def instances_of(episode: Episode) -> list[Instance]:
     """
     instances: list[Instance] = []
     home: dict[str, Instance] = {}
+    frozen = {trace.seat for trace in episode.traces if trace.trainable is False}
     for trace in episode.traces:
         for instance in _parted(episode, trace):
             instances.append(instance)
+            # By the seat that sampled: an agent may make a call of one seat in the turn of another.
+            instance.frozen = instance.seat in frozen or (trace.seat is None and trace.trainable is False)
             for turn in instance.turns:
                 home.setdefault(turn.call_id, instance)
             if trace.session is None:

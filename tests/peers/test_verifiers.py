@@ -30,7 +30,7 @@ def test_verifiers_reads_the_golden_tree_and_its_branches_are_our_rows(
     assert seen["unscored"] == ["style"]
     assert seen["failed_traces"] == ["agent_failed"]
     assert (seen["errors"], seen["timeout"]) == (["agent_failed", "deadline_exceeded"], True)
-    assert (seen["span"], seen["tokens"]) == ([3, 4], [16, 12])
+    assert (seen["spans"], seen["tokens"]) == ([[3, 4], [3, 4]], [16, 12])
 
 
 def test_the_lines_of_the_page_run(run_peer: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ seen["unscored"] = [name for name, reward in manager.rewards.items() if reward i
 seen["failed_traces"] = [trace.stop_condition for trace in fail.traces if not trace.ok]
 seen["errors"] = [error.type for error in late.errors]
 seen["timeout"] = late.is_timeout
-seen["span"] = [duel.run.work.policy.start, duel.run.work.policy.end]
+# The judge in the first is frozen, of version 0, and no part of the span.
+seen["spans"] = [[one.run.work.policy.start, one.run.work.policy.end] for one in (fan, duel)]
 seen["tokens"] = [duel.num_input_tokens, duel.num_output_tokens]
 print(json.dumps(seen))

@@ -68,7 +68,9 @@ def read(path: str | Path) -> Iterator[Episode]:
 def _episode(episode: Episode) -> Record:
     instances = instances_of(episode)
     retried = {name for trace in episode.traces for name in unheard_calls(trace.calls)}
-    versions = [version for instance in instances for call in instance.calls for version in versions_of(call)]
+    # A policy that is frozen is as old as it is: `PolicySpan` is of those that are trained, and counts their drift.
+    live = [call for instance in instances if not instance.frozen for call in instance.calls]
+    versions = [version for call in live for version in versions_of(call)]
     run: Record | None = None
     if episode.run is not None:
         run = {"type": "eval", "id": episode.run}
@@ -118,7 +120,7 @@ def _trace(instance: Instance, episode: Episode, task: Record, retried: Abstract
         "agent": {
             "name": instance.seat,
             "config": {"model": models.most_common(1)[0][0]} if models else {},
-            "trainable": trace.trainable is not False,
+            "trainable": not instance.frozen,
         },
         "nodes": nodes,
         "calls": [_call(call, places.get(call.call_id)) for call in with_requests(instance.calls)],
@@ -222,7 +224,7 @@ def _info(instance: Instance, episode: Episode, places: Mapping[str, int], sourc
         "instance": instance.key,
         "agent": instance.trace.agent,
         "session": instance.trace.session,
-        "trainable": instance.trace.trainable,
+        "trainable": False if instance.frozen else instance.trace.trainable or None,
         "parent_call": instance.parent_call,
         "edges": [_edge(edge) for edge in episode.edges if edge.caller_call_id in mine],
         "calls": [_told(call, places[call.call_id]) for call in instance.calls if call.call_id in places],

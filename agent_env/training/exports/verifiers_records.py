@@ -57,13 +57,15 @@ def _episode(record: Mapping[str, Any]) -> Episode:
 def _trace(trace: Mapping[str, Any], policy: Mapping[str, int], episode: str) -> tuple[Trace, list[RewardRecord]]:
     info: Mapping[str, Any] = (trace.get("info") or {}).get(KEY) or {}
     seat: str = trace["agent"]["name"]
-    calls = list(_calls(trace, info, policy, seat))
+    trainable: bool | None = info["trainable"] if info else trace["agent"].get("trainable", True)
+    # The span is the live policy's, and tells nothing of one that is frozen.
+    calls = list(_calls(trace, info, {} if trainable is False else policy, seat))
     played = Trace(
         info.get("agent") if info else trace["agent"]["config"].get("model"),
         seat,
         info["session"] if info else trace["id"],
         calls=calls,
-        trainable=info["trainable"] if info else trace["agent"].get("trainable", True),
+        trainable=trainable,
     )
     sources: Mapping[str, str] = info.get("sources") or {}
     scores = {name: _score(score) for name, score in (trace.get("rewards") or {}).items()}

@@ -126,7 +126,7 @@ def fan_out() -> Episode:
         version=4,
     )  # fmt: skip
     play.turn("j1", "judge", "s-j", "nine", "good", parent_call_id="m1")
-    play.call("j1-a", "j1", "judge", "frozen", [user("nine")], "<u> nine <a>", "good <e>", api="messages")
+    play.call("j1-a", "j1", "judge", "frozen", [user("nine")], "<u> nine <a>", "good <e>", api="messages", version=0)
     play.episode.score("correct", 1.0)
     play.episode.score("style", None, source="judge")
     play.episode.score("short", 0.5, seat="worker", weight=0.2)

@@ -281,10 +281,52 @@ def test_a_record_that_verifiers_made_gives_rows_to_train_on() -> None:
     assert row.truncated
 
 
-def test_a_trace_that_is_not_trainable_gives_none() -> None:
+def test_a_trace_that_is_not_trainable_gives_none_and_is_of_no_version() -> None:
     record = foreign()
     record["traces"][0]["agent"]["trainable"] = False
-    assert cut_rows(from_verifiers([record]))[0] == []
+    (episode,) = from_verifiers([record])
+    assert cut_rows([episode])[0] == []
+    assert {call.policy_version for call in episode.traces[0].calls} == {None}
+
+
+def judged(*, nested: bool) -> Episode:
+    """An agent at version 25, and a judge at 0 that never learns; `nested`: asked in the agent's own turn as well."""
+    episode = an_episode(task="x", run="r")
+    (call,) = episode.traces[0].calls
+    call.policy_version, call.policy_version_end = 25, 26
+    episode.add([TurnRecord("j", "judge@1.0.0", "sj", "e", seat="judge")])
+    told = replace(call, call_id="cj", parent_call_id="j", seat="judge", policy_version=0, policy_version_end=0)
+    episode.add([told, replace(told, call_id="cn", parent_call_id="t")] if nested else [told])
+    episode.traces[0].trainable, episode.traces[1].trainable = True, False
+    return episode
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_versions_of_a_run_are_those_of_policies_that_learn(nested: bool) -> None:
+    (record,) = to_verifiers([judged(nested=nested)])
+    assert record["run"]["work"] == {"type": "train", "step": 25, "policy": {"start": 25, "end": 26}}
+    told = {(trace["agent"]["name"], trace["agent"]["trainable"]) for trace in record["traces"]}
+    assert told == {("a", True), ("judge", False)}
+    (read_again,) = from_verifiers([record])
+    versions = {(call.seat, call.policy_version) for trace in read_again.traces for call in trace.calls}
+    assert versions == {("a", 25), ("judge", 0)}
+
+
+def test_an_agent_that_learns_stays_one_in_the_turn_of_a_frozen_one() -> None:
+    episode = judged(nested=False)
+    asked = replace(episode.traces[0].calls[0], call_id="c2", parent_call_id="j")
+    episode.add([asked])
+    episode.score("won", 1.0)
+    rows, _ = cut_rows([episode])
+    assert len(rows) == 2
+    assert cut_rows(from_verifiers(to_verifiers([episode])))[0] == rows
+
+
+def test_a_run_in_which_nobody_learns_is_of_no_version() -> None:
+    episode = judged(nested=False)
+    episode.traces[0].trainable = False
+    (record,) = to_verifiers([episode])
+    assert record["run"] == {"type": "eval", "id": "r"}
 
 
 @pytest.mark.parametrize("lacking", ["id", "task"])
