@@ -120,23 +120,28 @@ class ModelCall:
         assert task is not None
         watcher = asyncio.ensure_future(_until_gone(receive, task))
         try:
-            await self._forward(send, timeout)
-        except AgentEnvError as error:
-            await self._keep_failed(error)
-            status = self._dialect.status(error)
-            await _in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
+            await self._play(send, timeout)
         except asyncio.CancelledError:
             gone = watcher.done()
             told = "the caller went away" if gone else "the server of the gateway ended the call"
             await self._recording.keep(TransportError(told), status="cancelled")
             if not gone or task.uncancel():
                 raise
-        except Exception as error:
-            # A fault of the gateway's own goes on as one, but the call that was made leaves its record.
-            await self._recording.keep(AgentEnvError(f"the gateway failed: {type(error).__name__}: {error}"))
-            raise
         finally:
             watcher.cancel()
+
+    async def _play(self, send: Send, timeout: float) -> None:
+        try:
+            await self._forward(send, timeout)
+        except AgentEnvError as error:
+            await self._keep_failed(error)
+            status = self._dialect.status(error)
+            await _in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
+        except Exception as error:
+            # A fault of the gateway's own goes on as one, but the call that was made leaves its record.
+            with suppress(asyncio.CancelledError):  # also where the caller leaves meanwhile
+                await self._recording.keep(AgentEnvError(f"the gateway failed: {type(error).__name__}: {error}"))
+            raise
 
     async def _keep_failed(self, error: AgentEnvError) -> None:
         """Records a call that failed; its caller is told which, where it is the model that did."""
