@@ -8,8 +8,10 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sized
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import anyio
@@ -17,6 +19,7 @@ import anyio
 from agent_env.episodes import Episode, EpisodeStore, EpisodeWriter, new_episode_id
 from agent_env.errors import AgentEnvError, ConfigurationError
 from agent_env.gateway import RunHandle
+from agent_env.training.faults import Faults
 from agent_env.training.playing import Job, Player
 from agent_env.training.progress import RolloutProgress, rollout_progress
 from agent_env.training.scenario import Json, Scenario, Seat
@@ -48,6 +51,7 @@ async def rollout(
     info: Mapping[str, Json] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     progress: bool | RolloutProgress = False,
+    told: set[str] | None = None,
 ) -> AsyncGenerator[Episode, None]:
     """Plays every task `group_size` times and yields the episodes as they end, scored, and stored where there is a
     store.
@@ -69,11 +73,16 @@ async def rollout(
     | `info` | goes into `episode.info` of all |
     | `on_episode` | is told about each episode before it is yielded |
     | `progress` | shows a bar of its own, or goes on with one of `rollout_progress` |
+    | `told` | the kinds of failures that were warned of before, which it adds to; pass the same set each time |
 
     A task that fails gives an episode that is not ok, with the boundary that failed, and no reward; the others go on.
-    The episodes of a task share a `group`: the batch and the task's "id", or its number. `episode.info` has `index`,
-    `sample` and `result`. Whoever takes them slowly is waited for: at most twice `concurrency` episodes are begun or
-    ended that were not taken yet.
+    A warning names each kind of failure once, with the place in the scenario's code that it came from.
+    The episodes of a task share a `group`, which no other task has: the batch, the task's "id" or a number, and a digest
+    of the task. `episode.info` has `index`, `sample` and `result`. Whoever takes them slowly is waited for: at most
+    twice `concurrency` episodes are begun or ended that were not taken yet.
+
+    A second start knows a task by all that it says, wherever it stands in the list by then; one that stands there twice
+    is played twice. Of a task that has fewer than `group_size` episodes the others are played, into the same group.
 
     Leaving the loop, or cancelling it, ends the episodes that are being played: they are not stored, and a second
     start plays them again, under ids of their own. Close a stream that is left early with `contextlib.aclosing` where
@@ -88,8 +97,9 @@ async def rollout(
     earlier = _Earlier(store, run_id, finished) if isinstance(store, EpisodeStore) and run_id is not None else None
     async with contextlib.AsyncExitStack() as stack:
         given = replace(given, seats=await stack.enter_async_context(wrapped(given.seats)))
-        player = Player(given, run=run, run_id=run_id, seconds=seconds, budget=budget, info=info)
-        stream = _Stream(player, _jobs(tasks, group_size, seed, run_id, batch), earlier, concurrency)
+        faults = Faults(set() if told is None else told)
+        player = Player(given, run=run, run_id=run_id, seconds=seconds, budget=budget, info=info, faults=faults)
+        stream = _Stream(player, _jobs(tasks, group_size, seed, run_id, batch, earlier), earlier, concurrency)
         bar = progress if isinstance(progress, RolloutProgress) else None
         if progress is True:
             total = len(tasks) * group_size if isinstance(tasks, Sized) else None
@@ -130,6 +140,7 @@ class _Earlier:
 
     def __init__(self, store: EpisodeStore, run_id: str, finished: Finished) -> None:
         self._store = store
+        self._run_id = run_id
         self._yielding = finished == "yield"
         failed = {summary.id for summary in store.summaries(run=run_id, ok=False)}
         well = store.finished(run_id) - failed
@@ -137,13 +148,33 @@ class _Earlier:
         ids = [*(() if finished == "retry" else failed), *well]
         self._ids = {_name(episode): episode for episode in ids}
 
-    def has(self, job: Job) -> bool:
-        """Tells whether the job was played."""
-        return _name(job.id) in self._ids
+    def has(self, name: str) -> bool:
+        """Tells whether the episode of this name was played."""
+        return name in self._ids
 
     def episode(self, job: Job) -> Episode | None:
-        """The episode, if those of earlier are wanted."""
-        return self._store.get(self._ids[_name(job.id)]) if self._yielding else None
+        """The episode, if those of earlier are wanted, at the place that its task has now."""
+        episode = self._store.get(self._ids[_name(job.id)]) if self._yielding else None
+        if episode is not None:
+            episode.info["index"] = job.index
+        return episode
+
+    def begun(self, names: Sequence[str]) -> str | None:
+        """The group to go on with of a task whose episodes have these names: one that was begun, and is not whole."""
+        played = [name for name in names if name in self._ids]
+        if not 0 < len(played) < len(names):
+            return None
+        episode = self._store.get(self._ids[played[0]])
+        group = None if episode is None else episode.group
+        return None if group in self._mixed else group
+
+    @cached_property
+    def _mixed(self) -> set[str | None]:
+        """The groups with several tasks: before groups were named by their task, a changed list left such."""
+        tasks: dict[str | None, set[str]] = {}
+        for summary in self._store.summaries(run=self._run_id):
+            tasks.setdefault(summary.group, set()).add(_text(summary.task))
+        return {group for group, texts in tasks.items() if len(texts) > 1}
 
 
 class _Stream:
@@ -223,7 +254,7 @@ class _Stream:
 
     def _known(self, job: Job) -> bool:
         """Tells whether a job was played by an earlier start, and hands its episode out where that is wanted."""
-        if self._earlier is None or not self._earlier.has(job):
+        if self._earlier is None or not self._earlier.has(_name(job.id)):
             return False
         episode = self._earlier.episode(job)
         if episode is None:
@@ -247,25 +278,47 @@ class _Stream:
             self._fill()
 
 
-def _jobs(tasks: Iterable[Json], group_size: int, seed: int, run_id: str | None, batch: str | None) -> Iterator[Job]:
+def _jobs(
+    tasks: Iterable[Json],
+    group_size: int,
+    seed: int,
+    run_id: str | None,
+    batch: str | None,
+    earlier: _Earlier | None,
+) -> Iterator[Job]:
     if batch is None:
         batch = secrets.token_hex(4) if run_id is None else ""
+    met: Counter[str] = Counter()
     for index, task in enumerate(tasks):
-        name: Any = task.get("id") if isinstance(task, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        group = str(name) if isinstance(name, str | int) else str(index)
+        text = repr(task) if run_id is None else _text(task)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        number = index
+        if run_id is not None:  # another start may have another list: which of the equal ones it is stays
+            number = met[digest]
+            met[digest] += 1
+        named: Any = task.get("id") if isinstance(task, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        group = f"{named if isinstance(named, str | int) else number}-{digest}"
         group = f"{batch}.{group}" if batch else group
-        text = "" if run_id is None else _text(task)
-        for sample in range(group_size):
+        if run_id is None:
+            ids = [new_episode_id() for _ in range(group_size)]
+        else:
+            names = [_hashed([run_id, seed, digest, number, sample]) for sample in range(group_size)]
+            if earlier is not None:
+                # Earlier versions had the place in the list in the name.
+                placed = [_hashed([run_id, seed, index, sample], text) for sample in range(group_size)]
+                pairs = zip(names, placed, strict=True)
+                names = [old if earlier.has(old) and not earlier.has(name) else name for name, old in pairs]
+                group = earlier.begun(names) or group
+            # What a start that was stopped left at the gateway, or still writes there, must not get into the episode
+            # that is played in its place.
+            ids = [f"{name}-{secrets.token_hex(4)}" for name in names]
+        for sample, episode in enumerate(ids):
             chance = hashlib.sha256(f"{seed}/{index}/{sample}".encode()).digest()
-            if run_id is None:
-                episode = new_episode_id()
-            else:
-                said = json.dumps([run_id, seed, index, sample]) + text
-                # What a start that was stopped left at the gateway, or still writes there, must not get into the
-                # episode that is played in its place.
-                attempt = secrets.token_hex(4)
-                episode = f"{hashlib.sha256(said.encode()).hexdigest()[:16]}-{attempt}"
             yield Job(episode, index, sample, task, group, int.from_bytes(chance[:4]) >> 1)
+
+
+def _hashed(parts: list[Json], text: str = "") -> str:
+    return hashlib.sha256((json.dumps(parts) + text).encode()).hexdigest()[:16]
 
 
 def _name(episode: str) -> str:

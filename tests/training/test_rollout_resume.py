@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,79 @@ async def test_what_was_retried_well_is_what_a_later_start_gets(tmp_path: Path) 
         well = True
         assert await start("retry") == [True] and await start("retry") == []
         assert await start("yield") == [True]
+
+
+async def echo(team: Team, task: Any) -> Any:
+    return task
+
+
+def in_groups(episodes: Iterable[Episode]) -> dict[str | None, list[Any]]:
+    """The tasks of each group."""
+    found: defaultdict[str | None, list[Any]] = defaultdict(list)
+    for episode in episodes:
+        found[episode.group].append(episode.task)
+    return dict(found)
+
+
+async def test_tasks_that_were_moved_or_put_between_are_known_again_and_no_group_holds_two(tmp_path: Path) -> None:
+    """A group was named by the place of its task, and a changed list compared attempts at different tasks."""
+    red, yellow, blue = ({"colour": colour} for colour in ("red", "yellow", "blue"))
+    with EpisodeStore(tmp_path / "episodes.db") as store:
+
+        async def start(tasks: list[Any], **options: Any) -> list[Any]:
+            stream = rollout(echo, tasks, **{"group_size": 2, "store": store, "run_id": "monday", **options})
+            return [episode.task for episode in await collect(stream)]
+
+        assert await start([red, yellow]) == [red, red, yellow, yellow]
+        assert await start([yellow, red]) == []
+        assert await start([yellow, red], finished="yield") == [yellow, yellow, red, red]
+        assert await start([blue, yellow, red]) == [blue, blue]
+        # The group that was begun is filled up, wherever its task stands by now.
+        assert await start([blue, red], group_size=3) == [blue, red]
+        groups = in_groups(store)
+        assert sorted(map(len, groups.values())) == [2, 3, 3]
+        assert all(task == tasks[0] for tasks in groups.values() for task in tasks)
+        # What stands twice is played twice, in groups of its own, and each of them goes on.
+        assert await start([red, yellow, red]) == [red, red]
+        assert await start([red, red], group_size=4) == [red, red, red]
+        assert sorted(len(tasks) for tasks in in_groups(store).values() if tasks[0] == red) == [4, 4]
+
+
+async def test_tasks_of_one_id_that_say_different_things_share_no_group(tmp_path: Path) -> None:
+    old, new = {"id": "q7", "text": "3 + 4"}, {"id": "q7", "text": "3 + 5"}
+    with EpisodeStore(tmp_path / "episodes.db") as store:
+        for task in (old, new):
+            await collect(rollout(echo, [task], group_size=2, store=store, run_id="r"))
+        groups = in_groups(store)
+    assert sorted(groups.values(), key=str) == [[old, old], [new, new]]
+    assert all(str(group).startswith("q7-") for group in groups)
+    # Nor within one list, whether or not anything is kept; a batch is the same batch with a changed list.
+    once = await collect(rollout(echo, [old, new], group_size=2, batch="5"))
+    again = await collect(rollout(echo, [new, {"text": "?"}], batch="5"))
+    assert sorted(map(len, in_groups([*once, *again]).values())) == [1, 2, 3]
+
+
+def of_an_earlier_version(task: Any, index: int, sample: int) -> Episode:
+    """An episode as it was kept when tasks were known by their place in the list."""
+    said = json.dumps(["r", 0, index, sample]) + json.dumps(task, sort_keys=True)
+    name = f"{hashlib.sha256(said.encode()).hexdigest()[:16]}-0badcafe"
+    return Episode(name, task, str(index), "r", info={"index": index, "sample": sample})
+
+
+async def test_what_an_earlier_version_kept_is_skipped_and_its_groups_are_filled_up(tmp_path: Path) -> None:
+    kept = [("a", 0, 0), ("a", 0, 1), ("b", 1, 0), ("a", 2, 1), ("c", 3, 0), ("d", 3, 1)]
+    with EpisodeStore(tmp_path / "episodes.db") as store:
+        store.append(of_an_earlier_version(*one) for one in kept)
+        played = await collect(rollout(echo, ["a", "b", "a", "c"], group_size=2, store=store, run_id="r"))
+        assert [(one.task, *place(one)) for one in played] == [("b", 1, 1), ("a", 2, 0), ("c", 3, 1)]
+        groups = in_groups(store)
+        assert [groups[name] for name in "012"] == [["a", "a"], ["b", "b"], ["a", "a"]]
+        # In one that has two tasks already there is nothing more to spoil, and nothing to add.
+        assert groups["3"] == ["c", "d"] and played[2].group != "3"
+        assert await collect(rollout(echo, ["a", "b", "a", "c"], group_size=2, store=store, run_id="r")) == []
+        # At another place one is played anew, in a group of its own.
+        moved = await collect(rollout(echo, ["d"], group_size=2, store=store, run_id="r"))
+        assert [one.task for one in moved] == ["d", "d"] and moved[0].group not in groups
 
 
 @pytest.mark.parametrize("lane", LANES)
