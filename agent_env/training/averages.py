@@ -30,16 +30,21 @@ def bounded(value: float) -> float:
 class Spread:
     """How values lie around their mean: `distance(value)` is that of a value, with `normalise` in their standard
     deviations, to each of which `least` is added. It is finite for finite values: one beyond what a float holds is the
-    largest that it does."""
+    largest that it does.
 
-    def __init__(self, values: Sequence[float], *, normalise: bool, least: float) -> None:
-        large = normalise and max(map(abs, values)) > _LARGE
+    The values come in parts, of which each weighs the same, and in a part each value: the mean is that of the parts'
+    means, and the variance that of their mean squares around it, so that the distances' own mean square is 1 when they
+    are weighed so (but for `least`). It is the variance of these values and no estimate of that of others: of n parts of
+    one value, a mean over n and not over n - 1."""
+
+    def __init__(self, parts: Sequence[Sequence[float]], *, normalise: bool, least: float) -> None:
+        large = normalise and max(abs(value) for part in parts for value in part) > _LARGE
         self._unit = _SHRUNK if large else 1.0
-        measured = [value * self._unit for value in values] if large else values
-        self._middle = mean(measured)
+        measured = [[value * self._unit for value in part] for part in parts] if large else parts
+        self._middle = mean(list(map(mean, measured)))
         self._scale = 1.0
         if normalise:
-            deviation = sqrt(mean([(value - self._middle) ** 2 for value in measured]))
+            deviation = sqrt(mean([mean([(value - self._middle) ** 2 for value in part]) for part in measured]))
             self._scale = deviation + least * self._unit
 
     def distance(self, value: float) -> float:

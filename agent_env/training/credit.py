@@ -9,11 +9,14 @@
 | `RoleBaseline` | the moving average of what its seat got before |
 | `difference` | what the team would have got without it; where nobody knows, what its siblings got |
 
-No comparison mixes seats, and the same seat of another scenario is another one. In each, an (episode, seat) or an
-instance counts once, however many rows it was cut into, and the instances of a seat count the same within their
-episode; the rows all get their instance's advantage. A unit that is alone has nothing to be compared with: its
-advantage is 0, and the report counts it, as it counts groups that all got the same. Of finite rewards come finite
-advantages, however large they are: one beyond what a float holds is the largest that it does.
+No comparison mixes seats, and the same seat of another scenario is another one. Among attempts at a problem an episode
+counts once, in which the instances of the seat count the same; among those that one turn called, or that answered one
+prompt, an instance counts once. Into how many rows an instance was cut is nothing to any of them. Its rows all get its
+advantage, but with `per_prompt`: rows that begin differently answered different prompts, and each is compared with its
+own. Weighed as they count, the advantages of a group have the mean 0 and, divided, the mean square 1. A unit that is
+alone has nothing to be compared with: its advantage is 0, and the report counts it, as it counts groups that all got
+the same. Of finite rewards come finite advantages, however large they are: one beyond what a float holds is the largest
+that it does.
 """
 
 from __future__ import annotations
@@ -68,8 +71,9 @@ def broadcast(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     tops = [
         _Compared(
             None if unit.root_reward is None else (unit.origin, unit.root_seat),
-            (unit.episode, unit.root_instance),
+            (unit.episode, unit.root_seat),
             unit.root_reward or 0.0,
+            unit.root_instance,
         )
         for unit in units
     ]
@@ -79,10 +83,7 @@ def broadcast(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
 def per_seat(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
     """Compares each unit with what the same seat got in other attempts at the same problem (GRPO for each agent: Dr.
     MAS, arXiv 2602.08847). An episode counts once, however often it called the seat."""
-    return _compare(
-        [_Compared((unit.origin, unit.seat), (unit.episode, unit.seat), unit.reward, unit.instance) for unit in units],
-        normalise=normalise,
-    )
+    return _compare([_attempt(unit) for unit in units], normalise=normalise)
 
 
 def per_parent_call(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
@@ -94,7 +95,8 @@ def per_parent_call(units: Sequence[Unit], *, normalise: bool = True) -> Credite
 
 
 def per_prompt(units: Sequence[Unit], *, normalise: bool = True) -> Credited:
-    """Compares each unit with those of its seat that answered the same prompt, token by token.
+    """Compares each unit with those of its seat that answered the same prompt, token by token. An instance counts once
+    for each prompt that its rows begin with.
 
     One that is alone with its prompt is compared with the mean of its seat in the batch, and not divided. For agents
     whose prompts repeat: short ones, or ones that are asked the same by design.
@@ -123,20 +125,26 @@ def difference(units: Sequence[Unit]) -> Credited:
     """What each unit added: its reward minus what the team would have got without it (`unit.without`).
 
     Where nobody found that out, its reward minus the mean of its siblings', which are those that `per_parent_call`
-    compares (leave one out: C3, arXiv 2603.06859). Differences are not divided by anything.
+    compares (leave one out: C3, arXiv 2603.06859); of attempts at a problem, that of the other episodes. Differences are
+    not divided by anything.
     """
     compared = [_sibling(unit) if unit.without is None else _Compared(None, None, 0.0) for unit in units]
     credited = _compare(compared, normalise=False)
-    sizes: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
-    for one in compared:
-        sizes[one.group].add(one.once)
+    means = {
+        group: {once: mean(list(parts.values())) for once, parts in counted.items()}
+        for group, counted in _members(compared).items()
+    }
+    entered = [
+        one if one.group is None else _Compared(one.group, one.once, means[one.group][one.once]) for one in compared
+    ]
+    own = _compare(entered, normalise=False).advantages
     for index, unit in enumerate(units):
         if unit.without is not None:
             credited.advantages[index] = bounded(unit.reward - unit.without)
         else:
-            # The distance from the mean of the n - 1 others is n / (n - 1) of that from the mean of all n.
-            size = len(sizes[compared[index].group])
-            credited.advantages[index] = bounded(credited.advantages[index] * (size / max(1, size - 1)))
+            # What enters the mean M of n with m leaves the others (nM - m) / (n - 1), which is M - (m - M) / (n - 1).
+            others = max(1, len(means[compared[index].group]) - 1)
+            credited.advantages[index] = bounded(credited.advantages[index] + own[index] / others)
     return credited
 
 
@@ -239,30 +247,39 @@ class _Compared:
     part: Hashable = None
 
 
+def _attempt(unit: Unit) -> _Compared:
+    return _Compared((unit.origin, None, unit.seat), (unit.episode, unit.seat), unit.reward, unit.instance)
+
+
 def _sibling(unit: Unit) -> _Compared:
     if unit.parent_call is None:
-        return _Compared((unit.origin, None, unit.seat), (unit.episode, unit.instance), unit.reward)
+        return _attempt(unit)
     return _Compared((unit.episode, unit.parent_call, unit.seat), (unit.episode, unit.instance), unit.reward)
 
 
-def _compare(compared: Sequence[_Compared], *, normalise: bool) -> Credited:
-    """Compares rewards with the mean of their groups, in which what counts once enters with the mean of its parts."""
+def _members(compared: Sequence[_Compared]) -> Mapping[Hashable, Mapping[Hashable, Mapping[Hashable, float]]]:
+    """The rewards of each group, by what counts once in it and by the parts of that."""
     members: defaultdict[Hashable, defaultdict[Hashable, dict[Hashable, float]]] = defaultdict(
         lambda: defaultdict(dict)
     )
     for one in compared:
         if one.group is not None:
             members[one.group][one.once][one.part, one.reward] = one.reward
+    return members
+
+
+def _compare(compared: Sequence[_Compared], *, normalise: bool) -> Credited:
+    """Compares rewards with the mean of their groups, in which what counts once enters with the mean of its parts."""
     credited = Credited([0.0] * len(compared), [one.group for one in compared])
     spreads: dict[Hashable, Spread] = {}
-    for group, counted in members.items():
-        values = [mean(list(parts.values())) for parts in counted.values()]
-        if len(values) == 1:
+    for group, counted in _members(compared).items():
+        rewards = [list(parts.values()) for parts in counted.values()]
+        if len(rewards) == 1:
             credited.singletons.add(group)
-        elif min(values) == max(values):
+        elif len({reward for parts in rewards for reward in parts}) == 1:
             credited.flat.add(group)
         else:
-            spreads[group] = Spread(values, normalise=normalise, least=_TINY)
+            spreads[group] = Spread(rewards, normalise=normalise, least=_TINY)
     for index, one in enumerate(compared):
         if one.group in spreads:
             credited.advantages[index] = spreads[one.group].distance(one.reward)

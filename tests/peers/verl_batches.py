@@ -73,14 +73,16 @@ metrics = compute_data_metrics(batch, use_critic=False)
 assert metrics["critic/score/max"] == max(torch.tensor(row.reward) for row in rows)
 assert metrics["critic/advantages/max"] == max(torch.tensor(row.advantage) for row in rows)
 
-# What its estimator makes of our groups is what we made of them, where no row was forked and no std divides.
+# What its estimator makes of our groups is what we made of them, where no row was forked: its standard deviation is over
+# n - 1, ours over n, and each group of duels has two.
 duels = [index for index, row in enumerate(rows) if row.episode.startswith("e-duel")]
 chosen = batch.select_idxs(duels)
-advantages, _ = compute_grpo_outcome_advantage(
-    chosen.batch["token_level_rewards"], chosen.batch["response_mask"], chosen.non_tensor_batch["uid"],
-    norm_adv_by_std_in_grpo=False,
-)  # fmt: skip
-assert torch.allclose(advantages, chosen.batch["advantages"], atol=1e-3)
+for divided, ours in ((False, 1.0), (True, 2**0.5)):
+    advantages, _ = compute_grpo_outcome_advantage(
+        chosen.batch["token_level_rewards"], chosen.batch["response_mask"], chosen.non_tensor_batch["uid"],
+        norm_adv_by_std_in_grpo=divided,
+    )  # fmt: skip
+    assert torch.allclose(advantages * ours, chosen.batch["advantages"], atol=1e-3)
 loss = agg_loss(-batch.batch["advantages"], batch.batch["response_mask"].float(), "token-mean")
 mean = -sum(row.advantage * row.sampled for row in rows) / report.delivered_tokens
 assert abs(loss.item() - mean) < 1e-6

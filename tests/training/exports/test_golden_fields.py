@@ -55,11 +55,11 @@ TOLD = [
     # The second call at 0.9, by the policy that was published in between.
     Told("manager", 19, ((4, 7, 3, 0.7), (12, 15, 4, 0.9), (18, 19, 4, 0.7)), 1.0, 1.0, "sum/manager"),
     Told("manager", 12, ((10, 12, 4, 0.7),), 1.0, 1.0, "sum/manager"),
-    Told("worker", 5, ((3, 5, 3, 0.7),), 1.35, 1.244, "sum/worker"),
-    Told("worker", 5, ((3, 5, 3, 0.7),), 1.1, 0.756, "sum/worker"),
+    Told("worker", 5, ((3, 5, 3, 0.7),), 1.35, 1.2258, "sum/worker"),
+    Told("worker", 5, ((3, 5, 3, 0.7),), 1.1, 0.7451, "sum/worker"),
     Told("manager", 14, ((4, 7, 3, 0.7), (12, 14, 3, 0.7)), 0.0, -1.0, "sum/manager"),
     # The server's own temperature, which nobody told.
-    Told("worker", 5, ((3, 5, 3, None),), 0.2, -1.0, "sum/worker"),
+    Told("worker", 5, ((3, 5, 3, None),), 0.2, -0.9854, "sum/worker"),
     Told("left", 14, ((4, 7, 3, 0.7), (11, 14, 4, 0.7)), 1.0, 1.0, "duel/left"),
     # Greedy.
     Told("right", 14, ((4, 7, 3, 0.0), (11, 14, 4, 0.0)), -1.0, -1.0, "duel/right"),
