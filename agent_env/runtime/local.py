@@ -45,7 +45,8 @@ def name_of(agent: object, info: AgentInfo) -> str:
     name = slug(info.name or "") if not (info.name or "").startswith("<") else None
     if not name:
         raise ConfigurationError(
-            f"{agent!r:.100} has no name that could name an environment; give one: name='my-agent'"
+            f"{agent!r:.100} has no name that could name an environment; give one: name='my-agent', as in "
+            "AgentEnvironment(agent, name='my-agent')"
         )
     return name
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -287,6 +288,53 @@ def test_what_does_not_fit_is_refused_when_the_view_is_made(seats: Any, rules: A
     if seats is None:
         with pytest.raises(ConfigurationError, match=fault):
             to_gymnasium(turns(), "first", **rules)
+
+
+async def judged(team: Team, task: Any) -> str:
+    return (await team["judge"].chat((await team["a"].chat(task)).text)).text
+
+
+def test_a_seat_that_could_not_be_played_is_refused_when_the_view_is_made(opened: Callable[..., Any]) -> None:
+    seats = {"a": Seat(policy="p"), "tool": Seat(), "judge": Seat(shout, trainable=False)}
+    scenario = Scenario(judged, None, seats)
+    with pytest.raises(ConfigurationError, match=r"'a' may call 'tool', which has no environment; act for 'tool' too"):
+        to_pettingzoo(scenario, ["a"], may_call={"a": ["judge", "tool"]})
+    env = opened(to_pettingzoo(scenario, ["a", "tool"], may_call={"a": ["tool", "judge"]}))
+    env.reset(seed=1, options={"task": "t"})
+    for agent, action in (("a_0", "@tool x"), ("tool_0", "y"), ("a_0", "@judge z"), ("a_0", "w")):
+        assert env.agent_selection == agent
+        env.step(action)
+    assert env.episode.info["result"] == "W"
+
+
+def test_a_policy_plays_no_seat_of_a_view_for_there_is_no_run(opened: Callable[..., Any]) -> None:
+    asked: list[object] = []
+
+    async def judge(message: str, model: Any) -> str:
+        asked.append(model)
+        return message
+
+    scenario = Scenario(judged, None, {"a": Seat(policy="p"), "judge": Seat(judge, "q", trainable=False)})
+    with pytest.raises(ConfigurationError, match="'judge' is played by the policy 'q', but a view has no run; act for"):
+        to_gymnasium(scenario, "a")
+    for env in (
+        to_pettingzoo(scenario),
+        to_gymnasium(replace(scenario, seats={"a": Seat(), "judge": Seat(judge)}), "a"),
+    ):
+        opened(env).reset(options={"task": "t"})
+        env.step("x")
+    assert env.episode.ok and asked == [None]
+
+
+def test_an_agent_without_a_name_says_how_to_give_it_one(opened: Callable[..., Any]) -> None:
+    scenario = Scenario(judged, None, {"a": Seat(), "judge": Seat(lambda message: "fine")})
+    env = opened(to_gymnasium(scenario, "a"))
+    with pytest.raises(ConfigurationError, match=r"as in AgentEnvironment\(agent, name='my-agent'\)"):
+        env.reset()
+    named = AgentEnvironment(lambda message: "fine", name="judge")
+    env = opened(to_gymnasium(replace(scenario, seats={"a": Seat(), "judge": Seat(named)}), "a"))
+    env.reset(options={"task": "t"})
+    assert env.step("x")[2]
 
 
 def test_agents_that_cannot_be_wrapped_and_loops_that_are_not_shared_are_refused(opened: Callable[..., Any]) -> None:

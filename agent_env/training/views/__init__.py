@@ -52,8 +52,9 @@ def to_pettingzoo(
     """Makes an environment of PettingZoo in which `seats` (default: all) of a scenario are agents to act for.
 
     What the program or another agent says to such a seat is its observation, and its action is the reply. The other
-    seats play as they are, so a seat that is not acted for needs an `env`. All agents earn what `score` gives their
-    seats when the program ends, and are truncated without a reward where it fails or `max_turns` is reached.
+    seats play as they are, so a seat that is not acted for needs an `env`, and no `policy`: a view has no run. All
+    agents earn what `score` gives their seats when the program ends, and are truncated without a reward where it fails
+    or `max_turns` is reached.
 
         env = to_pettingzoo(scenario, max_turns=20)
         env.reset(seed=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 from typing import Any
 
@@ -37,6 +37,13 @@ class Game:
                 _check_seat(self.scenario, name)
             if seat not in chosen:
                 raise ConfigurationError(f"may_call is for seats that are played from outside, and {seat!r} is not")
+            for name in called:
+                if name not in chosen and self.scenario.seats[name].env is None:
+                    raise ConfigurationError(
+                        f"{seat!r} may call {name!r}, which has no environment; act for {name!r} too, or give it one: "
+                        "Seat(env)"
+                    )
+        _check_models(self.scenario, chosen)
         if not rules.seconds > 0:
             raise ConfigurationError(f"seconds={rules.seconds!r} must be above 0")
         self.outside = tuple(seat for seat in seats if seat in chosen)
@@ -175,6 +182,16 @@ def agent_names(seats: Iterable[str]) -> dict[str, str]:
             number += 1
         names[seat] = f"{letters}_{number}"
     return names
+
+
+def _check_models(scenario: Scenario, outside: Collection[str]) -> None:
+    """Refuses a seat whose model calls a policy is to play: a view has no run that could route them to it."""
+    for seat, given in scenario.seats.items():
+        if given.policy is not None and seat not in outside:
+            raise ConfigurationError(
+                f"the seat {seat!r} is played by the policy {given.policy!r}, but a view has no run; act for {seat!r} "
+                "too, or seat an agent that has a model of its own: Seat(env) without a policy"
+            )
 
 
 def _check_seat(scenario: Scenario, seat: str) -> None:
