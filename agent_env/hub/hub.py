@@ -75,8 +75,9 @@ class Hub(ABC):
     async def publish(self, card: EnvironmentCard, launch: Mapping[str, Any] | None = None) -> Release:
         """Publishes a release, or a draft when the card's version is `0.0.0-dev`.
 
-        The same digest again changes nothing (but adds or moves the launch specification); another digest, or other
-        source code behind the same one, raises `ReleaseConflict` with `data["diff"]`. A draft is replaced.
+        The same digest again changes nothing (but adds or moves the launch specification); another digest, or another
+        agent or other source code behind the same one, raises `ReleaseConflict` with `data["diff"]`. A draft is
+        replaced.
         """
 
     @abstractmethod

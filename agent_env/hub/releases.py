@@ -119,7 +119,12 @@ def _check_same(known: Release, offered: Release) -> None:
             offered=offered.digest,
             diff=places,
         )
-    for member, what in (("kind", "another kind of launch"), ("source", "other source code")):
+    # The source is that of a file, and a file may have several agents; the folder that it lies in may be another.
+    for member, what in (
+        ("kind", "another kind of launch"),
+        ("source", "other source code"),
+        ("target", "another agent"),
+    ):
         before, after = (known.launch or {}).get(member), (offered.launch or {}).get(member)
         if before is not None and after is not None and before != after:
             raise ReleaseConflict(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,12 @@ def test_every_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "blocks ran" in ran.stdout
+
+
+def test_no_file_of_a_page_hides_a_package_from_the_agents_beside_it() -> None:
+    # A module in the working directory goes before every installed one: `agents.py` hides what openai-agents imports.
+    taken = {"agents", *packages_distributions(), *sys.stdlib_module_names}
+    title = re.compile(r'^```python title="(\w+)\.py"', re.MULTILINE)
+    files = {page.name: set(title.findall(page.read_text("utf-8"))) for page in PAGES}
+    assert "poets" in files["hub.md"]
+    assert {page: names & taken for page, names in files.items() if names & taken} == {}

@@ -59,6 +59,19 @@ async def test_a_launch_is_added_to_a_release_and_may_move(hub: Hub, make_card: 
         await hub.publish(make_card(), {**spec, "source": "sha256:bb"})
 
 
+async def test_a_release_never_becomes_another_agent_of_the_same_file(hub: Hub, make_card: MakeCard) -> None:
+    spec: dict[str, Any] = {"kind": "python", "target": "poets:poet", "source": "sha256:aa", "directory": "/here"}
+    await hub.publish(make_card(), spec)
+    with pytest.raises(ReleaseConflict, match=r"another agent behind the same card; bump the version") as refused:
+        await hub.publish(make_card(), {**spec, "target": "poets:sleepy"})
+    assert refused.value.data["diff"] == [
+        {"pointer": "/launch/target", "published": "poets:poet", "offered": "poets:sleepy"}
+    ]
+    moved = await hub.publish(make_card(), {**spec, "directory": "/there"})
+    assert (await hub.resolve("agent-b")).release == moved
+    assert moved.launch == {**spec, "directory": "/there"}
+
+
 async def test_a_release_never_changes_its_kind_of_launch(hub: Hub, make_card: MakeCard) -> None:
     await hub.publish(make_card(), {"kind": "python", "target": "a:b"})
     with pytest.raises(ReleaseConflict, match="another kind of launch"):
