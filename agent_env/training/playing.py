@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ from agent_env.episodes import Episode, recording
 from agent_env.episodes.boundaries import boundary_of
 from agent_env.errors import AgentEnvError, ConfigurationError, DeadlineExceeded, ProtocolError
 from agent_env.gateway import RunHandle
+from agent_env.training.faults import Faults
 from agent_env.training.scenario import Json, Scenario
 from agent_env.training.team import Team
 from agent_env_wrappers.openai_client_hook import routed
@@ -48,6 +49,7 @@ class Player:
         seconds: float | None,
         budget: int | None,
         info: Mapping[str, Json] | None,
+        faults: Faults | None = None,
     ) -> None:
         self._scenario = scenario
         self._seats = scenario.seats
@@ -56,6 +58,7 @@ class Player:
         self._seconds = seconds
         self._budget = budget
         self._info = info or {}
+        self._faults = faults
         self._collector = None if run is None else Collector(run)
         self._frozen = {seat for seat, given in scenario.seats.items() if not given.trainable}
         self.stopping = False
@@ -87,7 +90,7 @@ class Player:
                 calls = (call for trace in episode.traces for call in trace.calls)
                 failed_calls = {call.call_id for call in calls if call.status != "ok"}
         for one in errors:
-            fail(episode, one, failed_calls)
+            fail(episode, one, failed_calls, self._tell)
         seat_by_edges(episode)
         for trace in episode.traces:
             if trace.seat in self._seats:
@@ -127,10 +130,18 @@ class Player:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - what cannot be scored is data, and others go on
             del episode.rewards[given:]  # half a score is none
             episode.fail(error, boundary="reward")
+            self._tell(episode, error)
         except asyncio.CancelledError as cancelled:
             self._bear(cancelled)
             del episode.rewards[given:]
-            episode.fail(asyncio.CancelledError("the score cancelled itself"), boundary="reward")
+            itself = asyncio.CancelledError("the score cancelled itself")
+            episode.fail(itself, boundary="reward")
+            self._tell(episode, itself)
+
+    def _tell(self, episode: Episode, error: BaseException) -> None:
+        """Tells of what the episode failed for just now."""
+        if self._faults is not None and not self.stopping:
+            self._faults.tell(episode, error)
 
     def _bear(self, cancelled: asyncio.CancelledError) -> None:
         """Goes on after a cancellation that came out of the scenario's own code; raises one that came from us."""
@@ -222,10 +233,18 @@ def seat_by_edges(episode: Episode) -> None:
             edge.caller_seat = seats.get(edge.caller_call_id)
 
 
-def fail(episode: Episode, error: BaseException, failed_calls: AbstractSet[str] | None = None) -> None:
-    """Marks the episode as failed by each of the errors that came together; `failed_calls` as `boundary_of` takes them."""
+def fail(
+    episode: Episode,
+    error: BaseException,
+    failed_calls: AbstractSet[str] | None = None,
+    tell: Callable[[Episode, BaseException], None] | None = None,
+) -> None:
+    """Marks the episode as failed by each of the errors that came together, and tells of each; `failed_calls` as
+    `boundary_of` takes them."""
     for one in _leaves(error):
         episode.fail(one, boundary=boundary_of(one, failed_calls=failed_calls))
+        if tell is not None:
+            tell(episode, one)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -12,7 +14,9 @@ import anyio
 import pytest
 
 from agent_env.episodes import Episode, EpisodeStore
+from agent_env.errors import AgentEnvError, AgentFailed
 from agent_env.training import Scenario, Team, collect, credit_rows, rollout
+from agent_env.training.faults import MOST, place_of
 
 pytestmark = pytest.mark.anyio
 
@@ -88,3 +92,56 @@ async def test_a_score_that_is_no_finite_number_fails_its_own_episode_and_is_nam
         )
     rows, _, report = credit_rows(episodes)
     assert rows == [] and report.calls == 0
+
+
+async def test_each_kind_of_failure_is_told_once_with_the_place_in_the_scenarios_code(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def play(team: Team, task: int) -> int:
+        if task < 2:
+            raise ValueError(f"no task {task}")
+        return task
+
+    def score(episode: Episode) -> Any:
+        return {"team": {"right": {"yes": 1.0}[str(episode.task)]}} if episode.task < 4 else {"team": {"right": "x"}}
+
+    told: set[str] = set()
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        for _ in range(2):
+            await collect(rollout(Scenario(play, score, {}, "s"), range(6), group_size=2, told=told))
+    raised, scored, refused = caplog.records
+    first = play.__code__.co_firstlineno
+    assert raised.getMessage().partition(" failed because ")[2] == (
+        "the scenario itself raised (boundary 'program', code 'ValueError'): no task 0 "
+        f"({_here(f'{first + 2}, in play')}); it teaches nothing, and others that fail so are only counted"
+    )
+    assert raised.exc_info is not None and str(raised.exc_info[1]) == "no task 0"
+    place = _here(f"{score.__code__.co_firstlineno + 1}, in score")
+    assert f"its reward could not be given (boundary 'reward', code 'KeyError'): '2' ({place});" in scored.getMessage()
+    assert "code 'invalid_arguments'): the reward 'right' must be" in refused.getMessage() and not refused.exc_info
+
+
+async def test_what_fails_in_ever_other_words_is_told_a_bounded_number_of_times(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def play(team: Team, task: int) -> None:
+        raise AgentFailed(f"broke at {task}") from None
+
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        await collect(rollout(play, range(50)))
+    assert len(caplog.records) == MOST + 1
+    assert caplog.records[-1].getMessage().startswith(f"episodes fail in more than {MOST} ways")
+
+
+def test_the_place_of_an_error_is_in_the_users_code_and_not_in_what_that_called() -> None:
+    for raising, name in ((lambda: json.loads("{"), "<lambda>"), (lambda: Scenario.of(3), "<lambda>")):
+        try:
+            raising()
+        except (ValueError, AgentEnvError) as error:
+            assert (place_of(error) or "").endswith(f"in {name}") and "test_rollout_faults.py" in str(place_of(error))
+    assert place_of(ValueError("never raised")) is None
+
+
+def _here(rest: str) -> str:
+    path = Path(__file__)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{rest}"
