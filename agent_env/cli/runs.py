@@ -90,7 +90,8 @@ def plot(
             }
             over = "" if window == 1 else f" (over {window} updates)"
             console.print(f"{_title(run)}: mean reward{over}", style="bold", markup=False, highlight=False)
-            console.print(draw(lines, width=console.width, height=16))
+            coloured = console.color_system is not None and not console.no_color
+            console.print(draw(lines, width=console.width, height=16, coloured=coloured))
 
 
 def _title(run: Run) -> str:
