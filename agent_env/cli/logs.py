@@ -25,9 +25,15 @@ class _Sentences(logging.Handler):
         else:
             line = record.getMessage()
             cause = None if record.exc_info is None else _first(record.exc_info[1])
-            if cause is not None and str(cause) not in line:
+            if cause is not None:
+                from agent_env.training.faults import place_of
+
                 name, words = type(cause).__name__, " ".join(str(cause).split())
-                line += f": {words}" if line.endswith(name) else f" {name}: {words}"
+                if words not in line:
+                    line += f": {words}" if line.endswith(name) else f" {name}: {words}"
+                place = place_of(cause)
+                if place is not None and place not in line:
+                    line += f" ({place})"
                 line += "; --debug shows the traceback"
         if line not in self._told:
             self._told.add(line)

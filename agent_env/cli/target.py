@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 from agent_env.errors import ConfigurationError
 
+_EXAMPLES = {"agent": "agents:my_agent", "scenario": "team:scenario"}
 
-def located(target: str) -> tuple[Path, str]:
+
+def located(target: str, *, of: Literal["agent", "scenario"] = "agent") -> tuple[Path, str]:
     """The folder that a target is imported from, and its `module:attribute`.
 
     `path/to/file.py:attribute` is the module `file` of the folder `path/to`; anything else is of the working
-    directory. Raises `ConfigurationError` for what is neither.
+    directory. Raises `ConfigurationError` for what is neither, which says what it should be a target `of`.
     """
     module, separator, attribute = target.rpartition(":")
     path = Path(module)
     dotted = path.suffix == ".py" or all(part.isidentifier() for part in module.split("."))
     if not separator or not attribute or not dotted:
-        raise ConfigurationError(f"{target!r} names no agent; write module:attribute, such as agents:my_agent")
+        raise ConfigurationError(f"{target!r} names no {of}; write module:attribute, such as {_EXAMPLES[of]}")
     if path.suffix != ".py":
         return Path.cwd(), target
     if not path.is_file():
