@@ -46,6 +46,7 @@ class RolloutProgress:
         self.failed = 0
         self.skipped = 0
         self._late: deque[Earned] = deque(maxlen=_WINDOW)
+        self._kept: list[Earned] = []
         self._lock = Lock()
         self._began = time.monotonic()
 
@@ -54,9 +55,11 @@ class RolloutProgress:
         """How many episodes there are by now, those of earlier starts included."""
         return self.played + self.skipped
 
-    def describe(self, text: str) -> None:
-        """Says what is being played now; the mean reward begins anew."""
+    def describe(self, text: str, *, keep: bool = False) -> None:
+        """Says what is being played now; the mean reward begins anew, or with `keep` is that of what was played until now
+        as long as this goes on: where all episodes end at about the same time, as those of an update do."""
         with self._lock:
+            self._kept = list(self._late) if keep else []
             self._late.clear()
             self.text = text
 
@@ -78,7 +81,7 @@ class RolloutProgress:
     def rewards(self) -> dict[str, float]:
         """The mean reward of late of each seat, or under "team" that of the team; see `mean_earned`."""
         with self._lock:
-            late = list(self._late)
+            late = self._kept or list(self._late)
         return mean_earned(late)
 
     def speed(self) -> float | None:

@@ -74,9 +74,16 @@ async def test_one_bar_goes_on_over_several_rollouts(
         bar.describe("second")
         assert bar.rewards() == {}
         await collect(rollout(team, [0, 0, 1], progress=bar))
-    assert (bar.played, bar.failed, bar.skipped) == (5, 1, 0)
+        # Where all episodes of a part end together, what the part before earned is shown until then.
+        bar.describe("third", keep=True)
+        assert bar.rewards() == {"team": pytest.approx(1 / 3)}
+        bar.add(Episode("e"))
+        bar.describe("second", keep=True)
+        assert bar.rewards() == {}, "what nobody scored has no mean"
+        await collect(rollout(team, [0, 0, 1], progress=bar))
+    assert (bar.played, bar.failed, bar.skipped) == (9, 1, 0)
     text = shown(capsys)
-    assert text.startswith("second: 5/5 episodes") and text.endswith("reward team 0.33, failed 1\n")
+    assert text.startswith("second: 9/5 episodes") and text.endswith("reward team 0.33, failed 1\n")
     with rollout_progress(1, visible=False) as bar:
         bar.add(Episode("e"))
     assert shown(capsys) == ""
