@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     import typer
 
-    from agent_env.training.checkpoints import Run
+    from agent_env.training.checkpoints import Checkpoint, Run
     from agent_env.training.credit import Credit
     from agent_env.training.propagation import Propagation
+    from agent_env.training.scenario import Scenario
 
 
 Average: TypeAlias = Literal["units", "tokens"]
@@ -37,6 +39,15 @@ class Options:
     lr: float | None
     seed: int
     average: Average = "units"
+    # A start may change these; runs of earlier versions do not say them.
+    concurrency: int = 64
+    seconds: float = 300.0
+    checkpoint_every: int = 10
+
+    def changed(self, **given: float | None) -> Options:
+        """The options with those in place that were given, which is not None."""
+        said: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return replace(self, **said)
 
 
 def read_tasks(path: Path) -> Sequence[Any]:
@@ -64,7 +75,7 @@ def check_numbers(**options: float | None) -> None:
 
     for name, value in options.items():
         if value is not None and not 0 < value < float("inf"):
-            raise ConfigurationError(f"--{name} must be a number above 0, not {value!r}")
+            raise ConfigurationError(f"--{name.replace('_', '-')} must be a number above 0, not {value!r}")
 
 
 def checked_average(average: str) -> Average:
@@ -140,6 +151,37 @@ def refuse_changes(context: typer.Context) -> None:
         if parameter.name not in free and source is not None and source.name == "COMMANDLINE":
             raise ConfigurationError(
                 f"a run goes on with its own {parameter.opts[0]}; leave it out, or begin another run"
+            )
+
+
+def begin(runs: Path, scenario: str, updates: int, options: Options, *, name: str | None) -> Run:
+    """Begins a run; one that came to no update gives its name and its folder, with the episodes that are in it.
+
+    Raises `ConfigurationError` where the name is that of another run.
+    """
+    from agent_env.training.checkpoints import Run
+
+    about = {"scenario": scenario, "updates": updates, "options": asdict(options)}
+    again = None if name is None else Run.open_unmade(runs, name)
+    if again is not None and isinstance(again.about.get("options"), Mapping):
+        again.tell(created=time.time(), **about)
+        return again
+    if again is not None:
+        again.close()  # what some other program keeps in its folder is for that to know
+    return Run.create(runs, about, name=name)
+
+
+def check_known(scenario: Scenario, checkpoint: Checkpoint) -> None:
+    """Raises `ConfigurationError` for a policy that a checkpoint has not: with another in its place, what was learned
+    would be lost without a word."""
+    from agent_env.errors import ConfigurationError
+
+    for seat, given in scenario.seats.items():
+        if given.policy is not None and given.policy not in checkpoint.policies:
+            known = ", ".join(map(repr, checkpoint.policies))
+            raise ConfigurationError(
+                f"the seat {seat!r} is played by the policy {given.policy!r}, which the checkpoint "
+                f"{str(checkpoint.folder)!r} has not; it has {known}. Give the policy its name back, or begin another run"
             )
 
 

@@ -15,7 +15,9 @@ import typer
 from agent_env.cli.logs import told_briefly
 from agent_env.cli.making import (
     Options,
+    begin,
     check_device,
+    check_known,
     check_numbers,
     checked_average,
     credit_named,
@@ -80,8 +82,12 @@ def train(
     ] = None,
     group_size: Annotated[int, typer.Option(min=1, max=_MOST, help="How often each task is played in an update.")] = 8,
     tasks_per_update: Annotated[int, typer.Option(min=1, max=_MOST, help="How many tasks an update plays.")] = 16,
-    concurrency: Annotated[int, typer.Option(min=1, help="How many episodes are played at a time.")] = 64,
-    seconds: Annotated[float, typer.Option(help="How long an episode may take.")] = 300.0,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="How many episodes are played at a time; default: 64, or as before.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="How long an episode may take; default: 300, or as before.")
+    ] = None,
     credit: Annotated[str, typer.Option(help=_CREDIT)] = "per_seat",
     propagation: Annotated[
         str, typer.Option(help="What an agent is rewarded with: team, discounted, own or judge.")
@@ -92,7 +98,9 @@ def train(
     lr: Annotated[float | None, typer.Option("--lr", help="The learning rate; default: by the kind of model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: the first GPU, or else the CPU.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="What everything random comes from.")] = 0,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="A checkpoint after so many updates.")] = 10,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="A checkpoint after so many updates; default: 10, or as before.")
+    ] = None,
     runs: RunsOption = Path("runs"),
     name: Annotated[str | None, typer.Option("--run", help="The name of a new run; default: the time.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run: the one named, or the newest.")] = False,
@@ -106,6 +114,7 @@ def train(
         from agent_env.training.checkpoints import Run, find_run
 
         check_numbers(lr=lr, seconds=seconds)
+        free = {"concurrency": concurrency, "seconds": seconds, "checkpoint_every": checkpoint_every}
         if resume:
             refuse_changes(context)
             found = find_run(runs, scenario)
@@ -117,15 +126,19 @@ def train(
                     _tell_finished(found, runs, reached)
                 return
             run = Run.open(found.folder)
-            latest = run.latest()
-            if updates is not None and latest is not None and updates < latest.update:
+            try:
+                latest = run.latest()
+                if updates is not None and latest is not None and updates < latest.update:
+                    raise ConfigurationError(
+                        f"the run {run.id!r} has made {latest.update} updates of {before} already, so it cannot end at "
+                        f"{updates}; `--updates` takes at least what it has made"
+                    )
+                options = options.changed(**free)
+                prepared = _prepare(options, device, latest)
+                run.tell(updates=wanted, options=asdict(options))
+            except BaseException:
                 run.close()
-                raise ConfigurationError(
-                    f"the run {run.id!r} has made {latest.update} updates of {before} already, so it cannot end at "
-                    f"{updates}; `--updates` takes at least what it has made"
-                )
-            prepared = _prepare(options, device, latest)
-            run.tell(updates=wanted)
+                raise
         else:
             if scenario is None:
                 raise ConfigurationError("name a scenario, such as team:scenario; or go on with a run: --resume")
@@ -144,14 +157,12 @@ def train(
                 lr,
                 seed,
                 checked_average(average),
-            )
+            ).changed(**free)
             prepared = _prepare(options, device, None)  # what cannot be trained leaves no run behind
             wanted = updates or _UPDATES
-            run = Run.create(runs, {"scenario": scenario, "updates": wanted, "options": asdict(options)}, name=name)
+            run = begin(runs, scenario, wanted, options, name=name)
         with run:
-            work = _Work(
-                run, options, prepared, wanted, concurrency, seconds, checkpoint_every, device, visible=not as_json
-            )
+            work = _Work(run, options, prepared, wanted, device, visible=not as_json)
             stopped = work.run()
             if not stopped:
                 run.finish()
@@ -169,9 +180,6 @@ class _Work:
         options: Options,
         prepared: Prepared,
         updates: int,
-        concurrency: int,
-        seconds: float,
-        checkpoint_every: int,
         device: str | None,
         *,
         visible: bool,
@@ -180,9 +188,6 @@ class _Work:
         self._options = options
         self._prepared = prepared
         self._updates = updates
-        self._concurrency = concurrency
-        self._seconds = seconds
-        self._every = checkpoint_every
         self._device = device
         self._visible = visible
         self._stopped = False
@@ -230,12 +235,12 @@ class _Work:
                 run=self._run,
                 group_size=options.group_size,
                 tasks_per_update=options.tasks_per_update,
-                concurrency=self._concurrency,
-                seconds=self._seconds,
+                concurrency=options.concurrency,
+                seconds=options.seconds,
                 credit=credit_named(options.credit),
                 propagation=propagation_named(options.propagation),
                 seed=options.seed,
-                checkpoint_every=self._every,
+                checkpoint_every=options.checkpoint_every,
                 device=self._device,
                 progress=progress,
             )
@@ -256,6 +261,7 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
     credit_named(options.credit)
     propagation_named(options.propagation)
     check_device(device)
+    check_numbers(concurrency=options.concurrency, seconds=options.seconds, checkpoint_every=options.checkpoint_every)
     sys.path.insert(0, options.folder)
     given = Scenario.of(load(options.scenario))
     scenario, folders = seat_policies(given, {seat: Path(folder) for seat, folder in options.policies.items()})
@@ -267,6 +273,8 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
     tasks = scenario.tasks if options.tasks is None else read_tasks(Path(options.tasks))
     if not callable(tasks) and not tasks:
         raise ConfigurationError(f"{options.scenario!r} has no tasks; set its `tasks`, or pass --tasks FILE")
+    if checkpoint is not None:
+        check_known(scenario, checkpoint)
     policies = make_policies(
         scenario,
         folders,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -180,6 +181,25 @@ class Run:
         run = cls.read(folder)
         run._lock = locked(run.folder)
         return run
+
+    @classmethod
+    def open_unmade(cls, runs: str | Path, name: str) -> Run | None:
+        """Opens the run of a name to begin it anew, if it has made no update and no checkpoint; else gives None.
+
+        Raises `ConfigurationError` for what can be no name, and while another process has the run open.
+        """
+        _check_name(name)
+        folder = Path(runs) / name
+        try:
+            cls.read(folder)
+        except ConfigurationError:
+            return None  # there is none, or none that can be gone on with
+        with contextlib.ExitStack() as stack:
+            run = stack.enter_context(cls.open(folder))
+            if not (run.about.get("finished") or run.curve() or any(whole_checkpoints(folder / _CHECKPOINTS))):
+                stack.pop_all()
+                return run
+        return None
 
     @property
     def id(self) -> str:

@@ -45,6 +45,30 @@ def score(episode):
 
 game = Scenario(play, score, {"guesser": Seat(guesser, policy="p")}, "game", ["day", "night"], ["day night sun moon"])
 bare = Scenario(play, score, {"guesser": Seat(guesser)}, "bare")
+
+
+async def asked_twice(team, task):
+    await team["other"].chat(task)
+    return await play(team, task)
+
+
+two = Scenario(
+    asked_twice,
+    score,
+    {"guesser": Seat(guesser, policy="p"), "other": Seat(guesser, policy="q")},
+    "two",
+    ["day", "night"],
+    ["day night sun moon"],
+)
+
+
+async def broken(team, task):
+    if task == "day":
+        raise ValueError("my bug")
+    return await play(team, task)
+
+
+partly = Scenario(broken, score, {"guesser": Seat(guesser, policy="p")}, "partly", ["day", "night"], ["day night sun moon"])
 """
 
 
@@ -205,6 +229,7 @@ def test_a_model_of_hugging_face_is_trained_whole_with_every_token_the_same_weig
 @pytest.mark.usefixtures("folder")
 def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: Here) -> None:
     (folder / "broken.jsonl").write_text('{"a": 1}\n{')
+    (folder / "none.jsonl").write_text("\n")
     for arguments, message in {
         ("guessing:game",): "nothing plays the seat 'guesser'",
         (): "name a scenario, such as team:scenario",
@@ -214,6 +239,8 @@ def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: He
             "--policy",
             "guesser=x",
         ): "'guessing:bare' has no tasks; set its `tasks`, or pass --tasks FILE",
+        ("guessing:game", "--tiny", "--tasks", "none.jsonl"): "none.jsonl' has no tasks; write one to a line, as JSON",
+        ("guessing", "--tiny"): "'guessing' names no scenario; write module:attribute, such as team:scenario",
         ("guessing:bare", "--policy", "guesser"): "--policy must be SEAT=DIR, once a seat, not 'guesser'",
         ("guessing:game", "--policy", "judge=x"): "there is no seat 'judge'",
         ("guessing:game", "--tiny", "--tasks", "broken.jsonl"): "line 2 of",
@@ -236,6 +263,36 @@ def test_what_cannot_be_trained_is_told_and_leaves_no_run(folder: Path, here: He
     assert "there are no runs in runs" in here("runs", "list")
     assert "there are no runs" in here("runs", "plot", code=2)
     assert json.loads(here("runs", "list", "--json")) == []
+
+
+def test_a_policy_that_learns_nothing_is_told_while_it_trains_and_at_the_end(folder: Path, here: Here) -> None:
+    small = ("--group-size", "4", "--tasks-per-update", "4", "--updates", "2", "--propagation", "own")
+    said = " ".join(here("train", "guessing:two", "--tiny", "--run", "a", *small).split())
+    assert said.count("policy 'q' learns nothing: of the 16 episodes none makes a row of the seats 'other'") == 1
+    why = (
+        "of the 16 episodes none makes a row of the seats 'other': not scored (16); let `score` give the seat a reward"
+    )
+    assert (
+        f"q: nothing in the last 2 updates taught it anything: {why}" in said
+        and "policy 'p' learns nothing" not in said
+    )
+    curve = [json.loads(line) for line in (folder / "runs/a/curve.jsonl").read_text("utf-8").splitlines()]
+    assert all(line["policies"]["q"]["idle"].startswith(why) and "idle" not in line["policies"]["p"] for line in curve)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.usefixtures("folder")
+def test_why_a_part_of_the_episodes_failed_is_told_with_the_place_and_counted(debug: bool, here: Here) -> None:
+    small = ("--group-size", "2", "--tasks-per-update", "2", "--updates", "2", "--run", "a")
+    said = " ".join(here("train", "guessing:partly", "--tiny", *small, *(["--debug"] if debug else [])).split())
+    line = GAME.partition('raise ValueError("my bug")')[0].count("\n") + 1
+    told = f"(boundary 'program', code 'ValueError'): my bug (guessing.py:{line}, in broken)"
+    assert said.count(told) == 1 and said.count("Traceback (most recent call last)") == debug
+    assert ("--debug shows the traceback" in said) is not debug
+    why = "4 of 8 episodes failed: program ValueError (4); to see them: agent-env episodes list "
+    assert why in said
+    listed = here("episodes", "list", said.partition(why)[2].partition(" --failed")[0], "--failed", "--json")
+    assert len(json.loads(listed)) == 4
 
 
 @pytest.mark.usefixtures("folder")
@@ -261,6 +318,77 @@ def test_a_run_cannot_be_ended_at_fewer_updates_than_it_has_made(folder: Path, h
     assert "'a' has made 2 updates of 5 already, so it cannot end at 1" in said
     assert json.loads(here("runs", "list", "--json"))[0]["updates"] == 2
     assert Run.read(folder / "runs" / "a").about["updates"] == 5
+
+
+def test_a_run_goes_on_with_the_settings_that_it_was_begun_with(
+    folder: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent_env.training import loop
+
+    names = ("concurrency", "seconds", "checkpoint_every")
+    used: list[tuple[Any, ...]] = []
+    real = loop.training_loop
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        used.append(tuple(options[name] for name in names))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(loop, "training_loop", watched)
+    small = ("--group-size", "2", "--tasks-per-update", "2", "--run", "a", "--updates", "1")
+    here("train", "guessing:game", "--tiny", *small, "--concurrency", "3", "--seconds", "77", "--checkpoint-every", "2")
+    here("train", "--resume", "--updates", "2")
+    here("train", "--resume", "--updates", "3", "--seconds", "50", "--checkpoint-every", "1")  # what is given now wins,
+    here("train", "--resume", "--updates", "4")  # and stays
+    assert used == [(3, 77.0, 2), (3, 77.0, 2), (3, 50.0, 1), (3, 50.0, 1)]
+
+    with Run.open(folder / "runs" / "a") as run:  # as an earlier version began it
+        run.tell(options={name: value for name, value in run.about["options"].items() if name not in names})
+    here("train", "--resume", "--updates", "5")
+    assert used[4:] == [(64, 300.0, 10)]
+    with Run.open(folder / "runs" / "a") as run:
+        run.tell(options={**run.about["options"], "checkpoint_every": 0})
+    said = here("train", "--resume", "--updates", "6", code=2)
+    assert "--checkpoint-every must be a number above 0, not 0" in " ".join(said.split())
+
+
+def test_a_policy_that_has_another_name_now_is_refused_and_not_made_anew(folder: Path, here: Here) -> None:
+    small = ("--group-size", "2", "--tasks-per-update", "2")
+    here("train", "guessing:game", "--tiny", "--run", "a", "--updates", "1", *small)
+    program = folder / "guessing.py"
+    program.write_text(program.read_text("utf-8").replace('policy="p"', 'policy="q7"'), "utf-8")
+    del sys.modules["guessing"]
+    said = " ".join(here("train", "--resume", "--updates", "2", code=2).split())
+    assert "the seat 'guesser' is played by the policy 'q7', which the checkpoint" in said and "it has 'p'" in said
+    assert updates(folder, "a") == [1]
+    program.write_text(program.read_text("utf-8").replace('policy="q7"', 'policy="p"'), "utf-8")
+    del sys.modules["guessing"]
+    assert json.loads(here("train", "--resume", "--updates", "2", "--json"))["updates"] == 2
+
+
+def test_a_run_that_came_to_no_update_is_begun_again_under_its_name(folder: Path, here: Here) -> None:
+    program = folder / "guessing.py"
+    program.write_text(GAME.replace("return {", "return {}[0], {"), "utf-8")
+    begun = ("train", "guessing:game", "--tiny", "--run", "a", "--updates", "1", "--tasks-per-update", "2")
+    assert "none of the 8 episodes" in " ".join(here(*begun, "--group-size", "4", code=1).split())
+    program.write_text(GAME, "utf-8")
+    del sys.modules["guessing"]
+    with Run.open(folder / "runs" / "a"):
+        assert "another process has the run 'a' open" in " ".join(here(*begun, code=2).split())
+    assert json.loads(here(*begun, "--group-size", "2", "--json"))["updates"] == 1
+    run = Run.read(folder / "runs" / "a")
+    assert run.about["options"]["group_size"] == 2 and run.state == "finished"
+    with open_episodes(run.folder) as episodes:  # the failed ones are still there
+        assert [episodes.count(ok=ok) for ok in (False, True)] == [8, 4]
+    # One that has come to something keeps its name.
+    assert "there is a run 'runs/a' already" in " ".join(here(*begun, code=2).split())
+    with Run.open(run.folder) as opened:
+        opened.tell(finished=False)
+    assert "there is a run 'runs/a' already" in " ".join(here(*begun, code=2).split())
+    (run.folder / "curve.jsonl").unlink()
+    assert "there is a run 'runs/a' already" in " ".join(here(*begun, code=2).split())
+    # And what another program began is not for this one to begin again.
+    Run.create(folder / "runs", {"scenario": "mine"}, name="own").close()
+    assert "there is a run 'runs/own' already" in " ".join(here(*begun, "--run", "own", code=2).split())
 
 
 def test_a_finished_run_says_what_it_reached_and_how_to_train_further(folder: Path, here: Here) -> None:
@@ -331,6 +459,17 @@ def test_a_curve_is_drawn_in_the_room_that_there_is() -> None:
     assert alone[7][6] != " " and alone[0][-1] != " " and alone[0][6] == " "
     styles = {str(span.style) for span in drawn.spans}
     assert {"cyan", "magenta"} <= styles
+
+
+def test_curves_without_colours_are_told_apart_by_letters() -> None:
+    series = {"up": [(1, 0.0), (10, 1.0)], "down": [(1, 1.0), (10, 0.0)], "same": [(1, 1.0), (10, 0.0)]}
+    lines = draw(series, width=40, height=8, coloured=False).plain.splitlines()
+    assert lines[-1] == "  a up 1.000  b down 0.000  c same 0.000"
+    assert lines[7][6] == "a" and lines[0][-1] == "a"
+    # Two lines in the same place take turns.
+    assert set(lines[0][6:].replace(" ", "").rstrip("a")) == {"b", "c"}
+    alone = {"up": series["up"]}
+    assert draw(alone, width=40, height=8, coloured=False) == draw(alone, width=40, height=8)
 
 
 def test_a_curve_of_one_point_or_one_value_is_drawn() -> None:
