@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from agent_env.cli.lessons import failures_told, lessons_told
 from agent_env.cli.logs import told_briefly
 from agent_env.cli.making import (
     Options,
@@ -142,7 +143,7 @@ def train(
         else:
             if scenario is None:
                 raise ConfigurationError("name a scenario, such as team:scenario; or go on with a run: --resume")
-            folder, target = located(scenario)
+            folder, target = located(scenario, of="scenario")
             options = Options(
                 target,
                 str(folder),
@@ -246,8 +247,8 @@ class _Work:
             )
             async with aclosing(loop):
                 async for update in loop:
-                    if update.number < self._updates:
-                        progress.describe(f"update {update.number + 1}/{self._updates}")
+                    # The last one's figures stay, since the episodes of an update end together, just before its end.
+                    progress.describe(f"update {min(update.number + 1, self._updates)}/{self._updates}", keep=True)
 
 
 def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None) -> Prepared:
@@ -272,6 +273,8 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
         )
     tasks = scenario.tasks if options.tasks is None else read_tasks(Path(options.tasks))
     if not callable(tasks) and not tasks:
+        if options.tasks is not None:
+            raise ConfigurationError(f"{options.tasks!r} has no tasks; write one to a line, as JSON")
         raise ConfigurationError(f"{options.scenario!r} has no tasks; set its `tasks`, or pass --tasks FILE")
     if checkpoint is not None:
         check_known(scenario, checkpoint)
@@ -318,7 +321,7 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
         rows = [(seat, *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
         shown = min(_SHOWN, len(curve))
         print_table(("seat", f"first {shown}", f"last {shown}", "best"), rows, title=f"mean reward, {run.id}")
-        for line in _groups(curve[-_SHOWN:]):
+        for line in (*lessons_told(curve[-_SHOWN:]), *failures_told(curve, run.folder)):
             say(line)
     if checkpoint is not None:
         for name in checkpoint.policies:
@@ -337,21 +340,6 @@ def _rewards(curve: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float
         rewards = [line["reward"][seat] for line in curve if seat in line["reward"]]
         first, last = rewards[:_SHOWN], rewards[-_SHOWN:]
         found[seat] = sum(first) / len(first), sum(last) / len(last), max(rewards)
-    return found
-
-
-def _groups(curve: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of each policy: how many groups of attempts taught it nothing."""
-    found: list[str] = []
-    for name in dict.fromkeys(name for line in curve for name in line["policies"]):
-        lessons = [line["policies"][name] for line in curve if name in line["policies"]]
-        groups, flat, alone = (sum(lesson[key] for lesson in lessons) for key in ("groups", "flat", "singletons"))
-        if groups:
-            updates = "1 update" if len(curve) == 1 else f"{len(curve)} updates"
-            found.append(
-                f"{name}: {flat + alone} of {groups} groups of the last {updates} taught it nothing "
-                f"({flat} got the same throughout, {alone} of one attempt alone)"
-            )
     return found
 
 

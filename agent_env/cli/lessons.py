@@ -1,0 +1,43 @@
+"""What the curve of a run says of its policies and episodes, in sentences: what taught them nothing, and what failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_KINDS = 5
+"""How many kinds of failures are named, the most frequent first."""
+
+
+def lessons_told(curve: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each policy: how many groups of attempts taught it nothing, or why it was compared with none."""
+    found: list[str] = []
+    for name in dict.fromkeys(name for line in curve for name in line["policies"]):
+        lessons = [line["policies"][name] for line in curve if name in line["policies"]]
+        groups, flat, alone = (sum(lesson[key] for lesson in lessons) for key in ("groups", "flat", "singletons"))
+        why = lessons[-1].get("idle")
+        updates = "1 update" if len(curve) == 1 else f"{len(curve)} updates"
+        if groups:
+            found.append(
+                f"{name}: {flat + alone} of {groups} groups of the last {updates} taught it nothing "
+                f"({flat} got the same throughout, {alone} of one attempt alone)"
+            )
+        elif why is not None:
+            found.append(f"{name}: nothing in the last {updates} taught it anything: {why}")
+    return found
+
+
+def failures_told(curve: Sequence[Mapping[str, Any]], folder: Path) -> list[str]:
+    """How many episodes failed, why, and where to see more; nothing where none did."""
+    failed = sum(line["failed"] for line in curve)
+    if not failed:
+        return []
+    # Runs of an earlier release do not tell why.
+    kinds = sum((Counter(line.get("failures", {})) for line in curve), Counter[str]())
+    why = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(_KINDS))
+    played = sum(line["episodes"] for line in curve)
+    return [
+        f"{failed} of {played} episodes failed{why and f': {why}'}; to see them: agent-env episodes list {folder} --failed"
+    ]
