@@ -7,14 +7,17 @@ import random
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from agent_env.client.lanes.contract import Lane, OnEvent, Outgoing
 from agent_env.context import Budget, CallContext, Frame, Run, current_frame
-from agent_env.errors import AgentEnvError, AtCapacity
+from agent_env.errors import AgentEnvError, AgentFailed, AtCapacity, PeerFailed
 
 EDGES = frozenset({"call_tool", "step"})
 """The verbs by which one agent speaks to another; each such call is an edge of the episode."""
+
+_DEEPEST = 100
+"""How many agents, each called by the one before, an error is followed through."""
 
 RETRIES = 2
 """How often a call that was refused at capacity, before any work was done, is made again."""
@@ -42,7 +45,11 @@ async def call(
         return await _perform(lane, verb, arguments, Outgoing(CallContext().within(seconds)), on_event)
     if verb not in EDGES:
         context = frame.child((await _nothing(frame)), seconds)
-        return await _perform(lane, verb, arguments, Outgoing(context, None, frame.recorder), on_event)
+        try:
+            return await _perform(lane, verb, arguments, Outgoing(context, None, frame.recorder), on_event)
+        except AgentEnvError as caught:
+            _name(caught, callee)
+            raise
     run = _run(frame, seat) if trusted or frame.agent is None else None
     grant = await frame.budget.take()
     outgoing = Outgoing(frame.child(grant, seconds), run, frame.recorder)
@@ -58,6 +65,10 @@ async def call(
         left, callee_call = _fact(result, "calls_left"), _fact(result, "call_id")
         return result
     except AgentEnvError as caught:
+        _name(caught, callee)
+        if run is None and frame.run is not None and _may_want_a_model(caught):
+            caught.message += _without_a_model(frame.run, callee, seat)
+            caught.args = (caught.message,)
         error, status = caught, caught.code
         left, callee_call = caught.data.get("calls_left"), caught.data.get("call_id")
         raise
@@ -107,6 +118,40 @@ def _run(frame: Frame, seat: str | None) -> Run | None:
     if frame.run is None or seat is None or seat not in frame.run.routes:
         return None
     return frame.run.at(seat)
+
+
+def _name(error: AgentEnvError, callee: str) -> None:
+    """Adds who failed, where the error does not tell. In a copy: that of the callee's record is the callee's."""
+    error.data = {"agent": callee, **error.data}
+
+
+def _may_want_a_model(error: AgentEnvError) -> bool:
+    """Whether what failed first, below all agents that failed for it, is an agent that may have missed its model."""
+    wire: Any = error.to_wire()
+    for _ in range(_DEEPEST):  # the data of an error may have itself in it
+        if not isinstance(wire, Mapping):
+            return False
+        told = cast("Mapping[str, Any]", wire)
+        data = told.get("data")
+        facts = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {}
+        if told.get("code") != PeerFailed.code:
+            return told.get("code") == AgentFailed.code and facts.get("kind") in ("agent", "framework", "model")
+        wire = facts.get("error")
+    return False
+
+
+def _without_a_model(run: Run, callee: str, seat: str | None) -> str:
+    """Why a callee had no model of the run, and what to do."""
+    if seat is None:
+        why = f"{callee} was called without a seat"
+    elif seat not in run.routes:
+        why = f"{callee} was called in the seat {seat!r}, which the run does not have"
+    else:
+        why = f"{callee} was called at an address that nobody seated, which is told of no run"
+    return (
+        f". {why}, so no policy plays it: if it wants a model, give it a seat, and call it as a peer, which its caller's "
+        "owner names in peers={seat: …}, or as Environment(…, seat=…)"
+    )
 
 
 async def _nothing(frame: Frame) -> Any:

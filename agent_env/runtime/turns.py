@@ -129,7 +129,7 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
         seen.add(id(cause))
         if isinstance(cause, AgentEnvError):
             return PeerFailed(
-                f"{agent} asked another agent, or its model, which failed: {cause.message}",
+                f"{agent} asked {_asked(cause)}, which failed: {cause.message}",
                 error=cause.to_wire(),
                 agent=agent,
             )
@@ -145,7 +145,7 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
         # With a cause it is somebody's bug, and only the log has the traceback.
         bug = error.__cause__ is not None
         log.log(logging.ERROR if bug else logging.INFO, "%s failed: %s", agent, error, exc_info=error)
-        told = f"{error}; {_WHAT_NOW}" if bug else str(error)
+        told = f"{agent} failed: {error}; {_WHAT_NOW}" if bug else str(error)
         return AgentFailed(told, kind=error.kind, retry=error.retryable or None, agent=agent)
     if isinstance(error, WrapError):
         return NotSupported(str(error), agent=agent)
@@ -155,3 +155,11 @@ def attribute(error: BaseException, agent: str) -> AgentEnvError:
         kind="agent",
         agent=agent,
     )
+
+
+def _asked(error: AgentEnvError) -> str:
+    """Whom an agent asked that raised this: by name, unless the message begins with it."""
+    who = error.data.get("agent")
+    if isinstance(who, str) and who:
+        return "another agent" if error.message.startswith(who) else who
+    return "its model" if "model_call" in error.data else "another agent, or its model"

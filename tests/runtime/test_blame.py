@@ -81,6 +81,20 @@ async def test_a_peers_own_failure_is_never_the_callers(runtime_of: Any, say: Sa
     assert error.data["error"]["data"]["agent"] == "peer@1.0.0"
 
 
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (AgentFailed("out of ideas", agent="peer@1.0.0"), "peer@1.0.0, which failed: out of ideas"),
+        (AgentFailed("peer@1.0.0 raised X", agent="peer@1.0.0"), "another agent, which failed: peer@1.0.0 raised X"),
+        (TransportError("it is gone", model_call="c1"), "its model, which failed: it is gone"),
+        (TransportError("it is gone"), "another agent, or its model, which failed: it is gone"),
+        (AgentFailed("out of ideas", agent=["x"]), "another agent, or its model, which failed: out of ideas"),
+    ],
+)
+async def test_whom_an_agent_asked_is_told_once(error: AgentEnvError, asked: str, runtime_of: Any, say: Say) -> None:
+    assert (await _raising(error, runtime_of, say)).message == f"agent@1.0.0 asked {asked}"
+
+
 async def test_a_peers_failure_is_found_inside_a_group(runtime_of: Any, say: Say) -> None:
     group = ExceptionGroup("two tools", [ExceptionGroup("inner", [TransportError("gone")]), ValueError("x")])
     error = await _raising(group, runtime_of, say)
