@@ -33,7 +33,13 @@ def serve(
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.")] = 8790,
     tokens: Annotated[
-        Path | None, typer.Option(help="A file of bearer tokens; needed beyond loopback.", exists=True, dir_okay=False)
+        Path | None,
+        typer.Option(
+            help="A file of bearer tokens, needed beyond loopback; a line of it is a token, its scopes with commas "
+            "between them, and an id: s3cret publish ann.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve beyond loopback without tokens.")] = False,
     hub: HubOption = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
@@ -13,11 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from agent_env.context import Principal
 from agent_env.errors import AgentEnvError, InvalidArguments, MessageTooLarge
 from agent_env.hub import messages
 from agent_env.hub.facts import parsed_card
 from agent_env.hub.local import LocalHub
-from agent_env.net import Limits, Tokens, is_loopback, require
+from agent_env.hub.records import Release
+from agent_env.net import Limits, Tokens, bearer, is_loopback, require
 from agent_env.net.refusals import error_headers
 from agent_env.net.uploads import TimelyBodies
 
@@ -37,8 +40,9 @@ M = TypeVar("M", bound=messages.Request)
 def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | None = None) -> Starlette:
     """Makes the ASGI application that serves a hub; it opens the hub when it starts and closes it when it stops.
 
-    With tokens, reading is free, changing needs the scope `publish`, and a name belongs to whoever published it
-    first. Without tokens everybody who can reach it may do everything, except to change what this machine published;
+    With tokens, also when there is none of them, reading is free without one (how a release is launched is then only
+    told by its kind), changing needs the scope `publish`, and a name belongs to whoever published it first. A token
+    that is not accepted is refused to readers too. Without tokens everybody who can reach it may do everything, except to change what this machine published;
     what comes from elsewhere is owned by `ANYBODY`, since an owner keeps a launch from being run here.
 
     Reads are GET `/v1/resolve?ref=`, `/v1/list?name=`, `/v1/instances?name=&launch_id=`, `/v1/changes?since=`; changes
@@ -46,7 +50,7 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
     `claim_launch` and `end_launch`, each with a JSON body. Errors are `{"error": {code, message, retryable, data}}`.
     """
     limits = limits or Limits()
-    api = _Api(hub, tokens or None, limits.max_message_bytes)
+    api = _Api(hub, tokens, limits.max_message_bytes)
     reads: dict[str, Handler] = {
         "resolve": api.resolve,
         "list": api.list,
@@ -96,23 +100,28 @@ class _Api:
         return {"status": "healthy"}
 
     async def resolve(self, request: Request) -> Any:
-        return (await self._hub.resolve(_query(request, "ref"))).to_json()
+        show = self._shown(request)
+        resolution = await self._hub.resolve(_query(request, "ref"))
+        return replace(resolution, release=show(resolution.release)).to_json()
 
     async def list(self, request: Request) -> Any:
+        show = self._shown(request)
         entries = await self._hub.list(request.query_params.get("name"))
-        return {"entries": [entry.to_json() for entry in entries]}
+        return {"entries": [replace(entry, release=show(entry.release)).to_json() for entry in entries]}
 
     async def instances(self, request: Request) -> Any:
+        self._reader(request)
         query = request.query_params
         found = await self._hub.instances(query.get("name"), launch_id=query.get("launch_id"))
         return {"instances": [instance.to_json() for instance in found]}
 
     async def changes(self, request: Request) -> Any:
+        show = self._shown(request)
         since = _query(request, "since")
         if not since.isdecimal() or len(since) > _SEQUENCE_DIGITS:
             raise InvalidArguments(f"since={since!r} must be a number that an earlier answer gave, or 0")
         changes = await self._hub.changes(int(since))
-        return {"sequence": changes.sequence, "releases": [release.to_json() for release in changes.releases]}
+        return {"sequence": changes.sequence, "releases": [show(release).to_json() for release in changes.releases]}
 
     async def publish(self, request: Request) -> Any:
         hub, body = await self._change(request, messages.Publish)
@@ -169,6 +178,18 @@ class _Api:
         hub, body = await self._change(request, messages.EndLaunch)
         await hub.end_launch(body.claim, body.error)
 
+    def _reader(self, request: Request) -> Principal | None:
+        """Who reads, None where nobody has to say; raises `Unauthenticated` for a token that is not accepted."""
+        authorization = request.headers.get("authorization")
+        if self._tokens is None or bearer(authorization) is None:
+            return None
+        return self._tokens.authenticate(authorization)
+
+    def _shown(self, request: Request) -> Callable[[Release], Release]:
+        """What of a release the reader is told: how it is launched only where they may claim a launch."""
+        reader = self._reader(request)
+        return _whole if self._tokens is None or (reader and PUBLISH_SCOPE in reader.scopes) else _without_places
+
     async def _change(self, request: Request, kind: type[M], scope: str | None = PUBLISH_SCOPE) -> tuple[LocalHub, M]:
         """The hub as the caller may use it, and the body; the caller is checked before the body is read."""
         hub = self._hub
@@ -198,6 +219,19 @@ class _Api:
             if len(content) > self._max_bytes:
                 raise MessageTooLarge(f"a request to the hub may have at most {self._max_bytes} bytes")
         return bytes(content)
+
+
+def _whole(release: Release) -> Release:
+    return release
+
+
+def _without_places(release: Release) -> Release:
+    """The release without the folders, machines and names of variables of whoever published it.
+
+    The kind of its launch stays: that it can be launched is a part of its liveness.
+    """
+    launch = release.launch
+    return replace(release, launch=None if launch is None else {key: launch[key] for key in launch if key == "kind"})
 
 
 def _from_here(request: Request) -> bool:

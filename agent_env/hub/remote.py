@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_env.errors import DeadlineExceeded, ProtocolError, TransportError
+from agent_env.errors import DeadlineExceeded, Forbidden, ProtocolError, TransportError, Unauthenticated
 from agent_env.hub.facts import Facts
 from agent_env.hub.hub import Hub
 from agent_env.hub.location import TOKEN_VARIABLE, Location
@@ -117,11 +117,22 @@ class RemoteHub(Hub):
                 f"the hub {self.location} cannot be reached ({error.message}); start it with `agent-env hub serve`, "
                 f"or set AGENT_ENV_HUB to another"
             ) from error
+        except (Unauthenticated, Forbidden) as error:
+            # Whoever reads this may have given tokens of agents too, and has to know which of them this is about.
+            remedy = f"; set {TOKEN_VARIABLE} to such a token" if _of_tokens(error) else ""
+            refused = type(error)(f"the hub {self.location} refused: {error.message}{remedy}")
+            refused.data = error.data
+            raise refused from error
         except ProtocolError as error:
             raise ProtocolError(
                 f"{self.location} does not answer as a hub does ({error.message}); "
                 f"set AGENT_ENV_HUB to the URL that `agent-env hub serve` printed"
             ) from error
+
+
+def _of_tokens(error: Unauthenticated | Forbidden) -> bool:
+    """Tells whether another token would do; a name that belongs to somebody else is no matter of tokens."""
+    return isinstance(error, Unauthenticated) or "scope" in error.data
 
 
 def _plain(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +17,9 @@ from agent_env.net.guard import is_loopback
 
 TOKENS_VARIABLE = "AGENT_ENV_TOKENS"
 """The environment variable that `Tokens.from_environment` reads."""
+
+SCOPES = ("chat", "orchestrate", "publish")
+"""The scopes that our servers ask for: environments the first two, hubs the third."""
 
 Grant: TypeAlias = Principal | str | Iterable[str]
 """What a token gives: a principal, one scope, or several scopes (the id is then made from the token)."""
@@ -69,8 +72,9 @@ class Tokens:
     def from_text(cls, text: str, source: str = "the text") -> Tokens:
         """Reads a JSON object `{token: {"id", "scopes"}}`, or one line a token: `token [scope,scope [id]]`.
 
-        A token without scopes has all of them; empty lines and lines that start with # are skipped. Raises
-        `ConfigurationError`, which names the line but never the token.
+        A token without scopes has those of environments, "chat" and "orchestrate"; empty lines and lines that start
+        with # are skipped. Raises `ConfigurationError`, also for a scope that is none of `SCOPES`; it names the line
+        but never the token.
         """
         if text.lstrip().startswith("{"):
             return cls(_from_json(text, source))
@@ -81,7 +85,9 @@ class Tokens:
                 continue
             if len(words) > 3:
                 raise ConfigurationError(f"line {number} of {source} must be `token [scope,scope [id]]`")
-            scopes = frozenset(words[1].split(",")) if len(words) > 1 else Principal().scopes
+            scopes = (
+                _scopes(words[1].split(","), f"line {number} of {source}") if len(words) > 1 else Principal().scopes
+            )
             grants[words[0]] = Principal(words[2] if len(words) > 2 else _anonymous_id(words[0]), scopes)
         return cls(grants)
 
@@ -92,12 +98,17 @@ class Tokens:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tokens:
-        """Reads the tokens from a file, in the form of `from_text`."""
+        """Reads the tokens from a file, in the form of `from_text`; raises `ConfigurationError` for one without any."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the token file {str(path)!r} cannot be read: {error}") from error
-        return cls.from_text(text, repr(str(path)))
+        tokens = cls.from_text(text, repr(str(path)))
+        if not tokens:
+            raise ConfigurationError(
+                f"the token file {str(path)!r} has no token in it; write one a line, as `token [scope,scope [id]]`"
+            )
+        return tokens
 
     def __len__(self) -> int:
         return len(self._principals)
@@ -143,6 +154,13 @@ def _principal(token: str, grant: Grant) -> Principal:
     return Principal(_anonymous_id(token), frozenset([grant] if isinstance(grant, str) else grant))
 
 
+def _scopes(names: Sequence[str], place: str) -> frozenset[str]:
+    for name in names:
+        if name not in SCOPES:
+            raise ConfigurationError(f"{place} has the scope {name!r}, which nothing asks for; use {', '.join(SCOPES)}")
+    return frozenset(names)
+
+
 def _from_json(text: str, source: str) -> dict[str, Grant]:
     try:
         entries: dict[str, Any] = json.loads(text)
@@ -153,5 +171,6 @@ def _from_json(text: str, source: str) -> dict[str, Grant]:
         scopes = entry.get("scopes", sorted(Principal().scopes)) if isinstance(entry, dict) else None
         if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
             raise ConfigurationError(f'entry {number} of {source} must be {{"id": string, "scopes": [string, ...]}}')
-        grants[token] = Principal(str(entry.get("id") or _anonymous_id(token)), frozenset(scopes))
+        granted = _scopes(scopes, f"entry {number} of {source}")
+        grants[token] = Principal(str(entry.get("id") or _anonymous_id(token)), granted)
     return grants

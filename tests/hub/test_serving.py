@@ -59,6 +59,36 @@ async def test_readers_need_no_token_and_writers_do(served: Any, make_card: Make
                 await reader.renew(lease)
 
 
+async def test_a_hub_that_has_an_empty_list_of_tokens_lets_nobody_change_it(served: Any, make_card: MakeCard) -> None:
+    async with served(Tokens({})) as url, Hub.open(url) as nobody, Hub.open(url, token="s3cret") as guess:
+        for hub in (nobody, guess):
+            with pytest.raises(Unauthenticated):
+                await hub.publish(make_card())
+        assert await nobody.list() == []
+
+
+async def test_only_who_may_launch_is_told_how(served: Any, file: Path, make_card: MakeCard) -> None:
+    launch = {
+        "kind": "command",
+        "command": ["serve"],
+        "directory": "/home/alice",
+        "env": ["SECRET"],
+        "machine": "tower",
+    }
+    async with served(Tokens({"alice": [PUBLISH_SCOPE], "reader": ["chat"]})) as url, Hub.open(file) as us:
+        await us.publish(make_card(), launch)
+        for token, told in ((None, {"kind": "command"}), ("reader", {"kind": "command"}), ("alice", launch)):
+            async with Hub.open(url, token=token) as hub:
+                (entry,) = await hub.list()
+                (release,) = (await hub.changes()).releases
+                resolution = await hub.resolve("agent-b")
+                assert entry.release.launch == release.launch == resolution.release.launch == told
+                assert entry.liveness == resolution.liveness == "launchable"
+                if told != launch:
+                    with pytest.raises((Unauthenticated, Forbidden)):
+                        await hub.claim_launch("agent-b", "1.0.0", seconds=1)
+
+
 async def test_a_name_belongs_to_whoever_published_it_first(served: Any, make_card: MakeCard) -> None:
     tokens = Tokens({name: Principal(name, frozenset({PUBLISH_SCOPE})) for name in ("alice", "bob")})
     async with served(tokens) as url, Hub.open(url, token="alice") as alice, Hub.open(url, token="bob") as bob:
@@ -172,6 +202,40 @@ async def test_the_token_comes_from_the_environment_too(
     monkeypatch.setenv(TOKEN_VARIABLE, "alice")
     async with served(Tokens({"alice": [PUBLISH_SCOPE]})) as url, Hub.open(url) as hub:
         await hub.publish(make_card())
+
+
+async def test_a_token_that_the_hub_does_not_know_is_refused_to_readers_too(served: Any, make_card: MakeCard) -> None:
+    reads: list[Callable[[Hub], Any]] = [
+        lambda hub: hub.list(),
+        lambda hub: hub.resolve("agent-b"),
+        lambda hub: hub.instances(),
+        lambda hub: hub.changes(),
+    ]
+    async with served(Tokens({"alice": [PUBLISH_SCOPE]})) as url, Hub.open(url, token="alicia") as hub:
+        for ask in (*reads, lambda hub: hub.publish(make_card())):
+            with pytest.raises(Unauthenticated, match=f"^the hub {url} .*; set {TOKEN_VARIABLE} to "):
+                await ask(hub)
+        # What a proxy in front asks for is no token of this hub.
+        assert await get_json(f"{url}/v1/list", headers={"Authorization": "Basic dTpw"}) == {"entries": []}
+    async with served() as url, Hub.open(url, token="alicia") as hub:
+        assert await hub.list() == []
+
+
+async def test_a_refusal_of_the_hub_says_that_it_is_the_hubs_and_whose_token_it_looks_at(
+    served: Any, make_card: MakeCard
+) -> None:
+    async with served(Tokens({"alice": [PUBLISH_SCOPE], "bob": [PUBLISH_SCOPE], "reader": ["chat"]})) as url:
+        async with Hub.open(url, token="alice") as alice:
+            await alice.publish(make_card())
+        for token, kind, match in (
+            (None, Unauthenticated, f"^the hub {url} .* wants a token: .*; set {TOKEN_VARIABLE} to "),
+            ("reader", Forbidden, f"^the hub {url} .*'publish'; yours has: chat; set {TOKEN_VARIABLE} to "),
+            ("bob", Forbidden, f"^the hub {url} .* publish under another name$"),
+        ):
+            async with Hub.open(url, token=token) as hub:
+                with pytest.raises(kind, match=match) as refused:
+                    await hub.publish(make_card(version="1.1.0"))
+        assert refused.value.data == {}
 
 
 @pytest.mark.parametrize(

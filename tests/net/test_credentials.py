@@ -111,6 +111,20 @@ def test_tokens_are_read_from_the_environment_and_from_files(tmp_path: Path, mon
             Tokens.from_file(tmp_path / name)
 
 
+@pytest.mark.parametrize("text", ["", "\n  \n", "# the team\n", "{}"])
+def test_a_token_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokens").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"tokens' has no token in it; .* `token \[scope,scope \[id\]\]`"):
+        Tokens.from_file(tmp_path / "tokens")
+
+
+@pytest.mark.parametrize("text", ["s3cret chatt\n", "s3cret chat,\n", '{"s3cret": {"scopes": ["chat", "chatt"]}}'])
+def test_a_scope_that_nothing_asks_for_is_refused_where_it_is_written(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"1 of the text .*'(chatt)?'.* chat, orchestrate, publish") as refused:
+        Tokens.from_text(text)
+    assert "s3cret" not in refused.value.message
+
+
 def test_the_network_is_let_in_only_with_a_token() -> None:
     check_binding("127.0.0.1", None)
     check_binding("localhost", Tokens({}))
