@@ -60,7 +60,7 @@ def list_(
             columns = ("episode", "state", "task", "seats", "calls", "tokens", "rewards", "time")
             print_table(columns, map(_row, reversed(newest)))
         else:
-            say(_nothing(source, asked))
+            say(_nothing(episodes, source, asked))
 
 
 @app.command()
@@ -130,6 +130,10 @@ def export(
         if form != "db" and out.exists() and is_database(out):
             raise InvalidArguments(f"{str(out)!r} is a database, which {form} would replace; name another file")
         if FORMATS[form].rows:
+            asked: Choice = {"run": run, "group": group, "ok": ok, "seat": seat}
+            first: Choice = {**asked, "limit": 1}
+            if next(episodes.summaries(**first), None) is None:
+                raise InvalidArguments(_nothing(episodes, source, asked))
             write_rows, named = row_writer_of(form), policy or ()
             rows = _with_progress(episodes, choice, lambda chosen: write_rows(chosen, out, policies=named, seat=seat))
             if as_json:
@@ -264,7 +268,13 @@ def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
-def _nothing(source: Path, choice: Choice) -> str:
-    state = {None: "", True: "ok ", False: "failed "}[choice.get("ok")]
-    asked = ", ".join(f"{name} {value!r}" for name, value in choice.items() if name != "ok" and value is not None)
-    return f"{source} has no {state}episodes" + (f" with {asked}" if asked else "")
+def _nothing(episodes: EpisodeStore | EpisodeFile, source: Path, asked: Choice) -> str:
+    """That there is none with all that was asked; of a seat, also which ones there are."""
+    state = {None: "", True: "ok ", False: "failed "}[asked.get("ok")]
+    named = ", ".join(f"{name} {value!r}" for name, value in asked.items() if name != "ok" and value is not None)
+    said = f"{source} has no {state}episodes" + (f" with {named}" if named else "")
+    if asked.get("seat") is None:
+        return said
+    others: Choice = {**asked, "seat": None}
+    seats = sorted({seat for summary in episodes.summaries(**others) for seat in summary.seats})
+    return f"{said}; the seats that played: {', '.join(map(repr, seats))}" if seats else said

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.episodes import Episode
-from agent_env.training.credit import Credit, Credited, GroupReport, credit_of
+from agent_env.training.credit import Credit, Credited, GroupReport, RoleBaseline, credit_of, difference
 from agent_env.training.propagation import Propagation
 from agent_env.training.rows import Row, RowReport, cut
+from agent_env.training.seat_choice import chosen_seats, tell_idle
 from agent_env.training.staleness import Stale, StalenessReport, find_stale
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ class Learner(Protocol):
 
 @dataclass(slots=True)
 class Lesson:
-    """What one policy learned from: its rows, their groups, and its update (None if it had no rows)."""
+    """What one policy learned from: its rows, their groups, and its update (None if it had no rows). `idle` says why
+    there was nothing to learn, None where there was, or where all did equally well."""
 
     rows: int
     groups: GroupReport
     update: UpdateStats | None
+    idle: str | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +60,7 @@ def learn(
     propagation: str | Propagation = "team",
     max_staleness: int | None = None,
     stale: Stale = "drop",
+    told: set[str] | None = None,
 ) -> Lessons:
     """Updates each policy, given by the seat it plays, from the rows of its own seats and no others.
 
@@ -64,35 +68,42 @@ def learn(
     than `max_staleness` updates older than its seat's policy is dropped whole, or kept and counted. Policies that are
     frozen stay as they are.
 
+    A warning says which policy learns nothing, why, and what to do; `told` are those of before, which are not given again
+    and which it adds to: pass the same set each time.
+
         learn({"manager": manager, "worker": worker}, episodes, credit="per_seat", propagation="team")
     """
     played = list(episodes)
     trainable = {seat: policy for seat, policy in policies.items() if policy.trainable}
     versions = {seat: policy.version for seat, policy in trainable.items()}
     refused, ages = find_stale(played, versions, bound=max_staleness, stale=stale)
-    rows, credited, report = credit_rows(
+    rows, credited, report = cut_and_credit(
         played, seats=trainable, credit=credit, propagation=propagation, refused=refused
     )
+    warned = set[str]() if told is None else told
     if played and trainable and not rows:
         seen = sorted({call.seat for episode in played for trace in episode.traces for call in trace.calls})
-        log.warning(
-            "nobody learns from these %d episodes, which make no row of the seats %s (they have model calls of %s): %s",
-            *(len(played), ", ".join(map(repr, trainable)), ", ".join(map(repr, seen)) or "none", report.reasons()),
+        _warn(
+            *(warned, "nobody learns"),
+            f"nobody learns from these {len(played)} episodes, which make no row of the seats {_listed(trainable)} "
+            f"(they have model calls of {_listed(seen)}): {_missed(report)}",
         )
     lessons = Lessons(report, staleness=ages)
     for policy in {id(policy): policy for policy in trainable.values()}.values():
         indices = [index for index, row in enumerate(rows) if trainable[row.seat] is policy]
         groups = credited.report(indices)
-        if groups.groups and not any(rows[index].advantage for index in indices):
-            # Equal rewards are what success looks like; attempts that nothing is compared with are a mistake.
-            log.log(
-                logging.WARNING if groups.singletons == groups.groups else logging.DEBUG,
-                "policy %r learns nothing from %d rows: of their %d groups %d have one attempt alone and %d got the same "
-                "throughout; play each task several times (group_size), or compare by other groups (credit)",
-                *(policy.name, len(indices), groups.groups, groups.singletons, groups.flat),
-            )
+        idle = None
+        if played and not indices:
+            seats = [seat for seat, one in trainable.items() if one is policy]
+            missed = cut(played, seats=seats, propagation=propagation, refused=refused)[2]
+            idle = f"of the {len(played)} episodes none makes a row of the seats {_listed(seats)}: {_missed(missed)}"
+        elif not any(rows[index].advantage for index in indices):
+            idle = _unmoved(len(indices), groups, credit_of(credit))
+        if idle is not None and rows:  # where there is no row at all, that was told for all
+            kind = "no row" if not indices else "alone" if groups.groups else "not compared"
+            _warn(warned, f"{policy.name} learns nothing: {kind}", f"policy {policy.name!r} learns nothing: {idle}")
         update = policy.update([rows[index] for index in indices])
-        lessons.policies[policy.name] = Lesson(len(indices), groups, update)
+        lessons.policies[policy.name] = Lesson(len(indices), groups, update, idle)
     return lessons
 
 
@@ -106,11 +117,75 @@ def credit_rows(
 ) -> tuple[list[Row], Credited, RowReport]:
     """Cuts rows and gives each its advantage: what `learn` updates from, for trainers that make the update themselves.
 
-    The advantages and groups that come back are first those of the rows, in their order.
+    The advantages and groups that come back are first those of the rows, in their order. A warning tells of seats that
+    were given and have no call to learn from.
     """
+    asked = chosen_seats(seats)
+    found = cut_and_credit(episodes, seats=asked, credit=credit, propagation=propagation, refused=refused)
+    tell_idle(asked, found[2].called, found[2].frozen)
+    return found
+
+
+def cut_and_credit(
+    episodes: Iterable[Episode],
+    *,
+    seats: Iterable[str] | None = None,
+    credit: str | Credit = "per_seat",
+    propagation: str | Propagation = "team",
+    refused: Mapping[str, str] | None = None,
+) -> tuple[list[Row], Credited, RowReport]:
+    """Does what `credit_rows` does, without its warning: for those who tell themselves what makes no row, and for small
+    parts of a run, in which not every seat is called."""
     strategy = credit_of(credit)
     rows, units, report = cut(episodes, seats=seats, propagation=propagation, refused=refused)
     credited = strategy(units)
     for row, advantage in zip(rows, credited.advantages, strict=False):
         row.advantage = advantage
     return rows, credited, report
+
+
+_ADVICE: Mapping[str, str] = {
+    "not scored": "let `score` give the seat a reward, or share the team's (propagation)",
+    "reward not finite": "let `score` return finite numbers",
+    "episode not ok": "see the `failures` of the episodes",
+    "call failed": "see the `error` of the calls",
+    "stale": "play with newer policies, or allow more (max_staleness)",
+}
+"""What to do about the most frequent reason for which calls make no row, where it is not said with it."""
+
+
+def _unmoved(rows: int, groups: GroupReport, credit: Credit) -> str | None:
+    """Why rows whose advantages are all 0 teach nothing; None where equal rewards say so, which are what success looks
+    like: attempts that nothing is compared with are a mistake."""
+    if groups.groups:
+        if groups.singletons < groups.groups:
+            return None
+        return (
+            f"of the {groups.groups} groups of its {rows} rows all have one attempt alone; play each task several times "
+            "(group_size), or compare by other groups (credit)"
+        )
+    if not rows or isinstance(credit, RoleBaseline) or credit is difference:
+        return None  # these compare with a number, and not with a group
+    return (
+        f"its {rows} rows were compared with nothing, so that all have the advantage 0; broadcast does so where nobody "
+        "scored the agent at the top of the calls: let `score` do that, or compare by other groups (credit)"
+    )
+
+
+def _missed(report: RowReport) -> str:
+    """Why there is no row, and what to do."""
+    advice = "see that it is called, and that its agent asks the model that it is given"
+    if report.dropped:
+        advice = _ADVICE.get(report.dropped.most_common(1)[0][0], "")
+    return f"{report.reasons()}; {advice}" if advice else report.reasons()
+
+
+def _listed(seats: Iterable[str]) -> str:
+    return ", ".join(map(repr, seats)) or "none"
+
+
+def _warn(warned: set[str], kind: str, text: str) -> None:
+    """Warns once of each kind."""
+    if kind not in warned:
+        warned.add(kind)
+        log.warning("%s", text)

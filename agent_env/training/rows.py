@@ -20,6 +20,7 @@ from agent_env.episodes.tokens import are_token_ids
 from agent_env.errors import ConfigurationError
 from agent_env.training.lineages import Thread, thread_calls
 from agent_env.training.propagation import Propagation, propagation_of, without
+from agent_env.training.seat_choice import callers, chosen_seats, tell_idle
 from agent_env.training.units import Instance, Unit, instances_of, origin_of
 
 Ambiguous: TypeAlias = Literal["apart", "drop"]
@@ -103,7 +104,8 @@ class RowReport:
     `merged` calls continued a row instead of beginning one; `forked` rows began in a lineage that had one already;
     `quarantined` rows have a call with more than one possible parent. `dropped` counts the calls of which no row was
     made, by reason, `dropped_of` the same by policy, and `dropped_tokens` what these had sampled. `seats` counts the
-    delivered tokens by seat: an agent that has learned to say nothing shows there.
+    delivered tokens by seat: an agent that has learned to say nothing shows there. `called` counts the model calls that
+    there are by seat, whether rows were asked of it or not, and `frozen` those of seats that never learn.
     """
 
     calls: int = 0
@@ -117,6 +119,8 @@ class RowReport:
     dropped_of: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     dropped_tokens: Counter[str] = field(default_factory=Counter[str])
     seats: Counter[str] = field(default_factory=Counter[str])
+    called: Counter[str] = field(default_factory=Counter[str])
+    frozen: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def merge_ratio(self) -> float | None:
@@ -132,7 +136,8 @@ class RowReport:
     def reasons(self) -> str:
         """Why model calls made no row, the most frequent reason first."""
         if not self.dropped:
-            return "no model call of a seat to train was recorded"
+            others = f", but of {callers(self.called, self.frozen)}" if self.called else ""
+            return f"no model call of a seat to train was recorded{others}"
         return ", ".join(f"{reason} ({count})" for reason, count in self.dropped.most_common())
 
     def drop(self, call: CallRecord, reason: str) -> None:
@@ -172,9 +177,11 @@ def cut_rows(
     A call makes no row when it failed, was retried or may have been, or its server gave no token ids or logprobs or told
     what is none, and when its episode is not ok, came twice, is among those `refused` (reasons by id), or has nothing
     scored for it; the report says how many and why. A call that continues no one call for certain gets a row apart, or
-    none with `ambiguous="drop"`.
+    none with `ambiguous="drop"`. A warning tells of seats that were given and have no call to learn from.
     """
-    rows, _, report = cut(episodes, seats=seats, propagation=propagation, refused=refused, ambiguous=ambiguous)
+    asked = chosen_seats(seats)
+    rows, _, report = cut(episodes, seats=asked, propagation=propagation, refused=refused, ambiguous=ambiguous)
+    tell_idle(asked, report.called, report.frozen)
     return rows, report
 
 
@@ -186,13 +193,12 @@ def cut(
     refused: Mapping[str, str] | None = None,
     ambiguous: Ambiguous = "apart",
 ) -> tuple[list[Row], list[Unit], RowReport]:
-    """Cuts rows as `cut_rows` does, and also gives the units to credit: first one a row in the order of the rows, then
-    those of instances of which no row was made but which were scored."""
+    """Cuts rows as `cut_rows` does, without a warning, and also gives the units to credit: first one a row in the order
+    of the rows, then those of instances of which no row was made but which were scored."""
     if ambiguous not in ("apart", "drop"):
         raise ConfigurationError(f'ambiguous is "apart" or "drop", not {ambiguous!r}')
-    if isinstance(seats, str):
-        raise ConfigurationError(f"several seats are asked for, not {seats!r}; for one alone: [{seats!r}]")
-    cutter = _Cutter(None if seats is None else set(seats), propagation_of(propagation), refused or {}, ambiguous)
+    asked = chosen_seats(seats)
+    cutter = _Cutter(None if asked is None else set(asked), propagation_of(propagation), refused or {}, ambiguous)
     for episode in episodes:
         cutter.take(episode)
     cutter.report.rows = len(cutter.rows)
@@ -230,6 +236,10 @@ class _Cutter:
         for instance in instances:
             reward = None if reason else self._propagate(instance)
             why = reason or _unscored(reward)
+            if instance.calls:
+                self.report.called[instance.seat] += len(instance.calls)
+                if instance.frozen:
+                    self.report.frozen[instance.seat] += len(instance.calls)
             learns = not instance.frozen and (self._seats is None or instance.seat in self._seats)
             found = self._cut(instance, origin, reward, why, unheard) if learns else 0
             if reward is None or why:

@@ -126,6 +126,11 @@ def test_where_nothing_is_found_that_is_said(cli: Command, tmp_path: Path) -> No
     with EpisodeStore(tmp_path / "e.db") as store:
         store.append(EPISODES)
     assert "has no episode 'x'; `agent-env episodes list e.db`" in cli("show", "e.db", "x", code=2)
+    assert (
+        cli("list", "e.db", "--seat", "gide")
+        == "e.db has no episodes with seat 'gide'; the seats that played: 'guide'\n"
+    )
+    assert cli("list", "e.db", "--seat", "gide", "--run", "r9") == "e.db has no episodes with run 'r9', seat 'gide'\n"
     wire = cli.json("list", "missing.db", code=2)
     assert wire["error"]["code"] == "configuration" and "missing.db" in wire["error"]["message"]
 
@@ -194,6 +199,24 @@ def test_an_export_that_makes_no_sense_is_refused(cli: Command, tmp_path: Path) 
 
 
 GOLDEN = str(Path(__file__).parents[1] / "training" / "exports" / "golden.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        (
+            ["--seat", "lefft"],
+            "no episodes with seat 'lefft'; the seats that played: 'judge', 'left', 'manager', 'right', ",
+        ),
+        (["--seat", "left", "--run", "r9"], "has no episodes with run 'r9', seat 'left'"),
+        (["--seat", "judge"], "no model call of a seat to train was recorded, but of 'judge' (1, frozen), 'manager' ("),
+    ],
+)
+def test_an_export_of_rows_of_a_seat_that_has_none_names_those_that_have(
+    cli: Command, chosen: list[str], why: str
+) -> None:
+    refused = cli.json("export", GOLDEN, "out.jsonl", "--to", "verl", *chosen, code=2)["error"]["message"]
+    assert why in refused and (GOLDEN in refused or "none of the 1 episodes" in refused)
 
 
 def test_an_export_of_rows_says_how_many_of_which_policies_and_what_makes_none(cli: Command, tmp_path: Path) -> None:

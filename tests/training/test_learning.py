@@ -195,7 +195,7 @@ def test_a_batch_of_which_no_row_is_made_says_why(caplog: pytest.LogCaptureFixtu
     (record,) = caplog.records
     assert record.getMessage() == (
         "nobody learns from these 2 episodes, which make no row of the seats 'worker' (they have model calls of 'manager', "
-        "'worker'): not scored (2)"
+        "'worker'): not scored (2); let `score` give the seat a reward, or share the team's (propagation)"
     )
 
 
@@ -206,7 +206,55 @@ def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) 
         assert not caplog.records
         learn({"worker": worker}, [episode("e1", 1.0), episode("e2", 0.0, group="1")])
     (record,) = caplog.records
-    assert "learns nothing from 2 rows" in record.getMessage() and "2 have one attempt alone" in record.getMessage()
+    assert record.getMessage() == (
+        "policy 'worker' learns nothing: of the 2 groups of its 2 rows all have one attempt alone; play each task several "
+        "times (group_size), or compare by other groups (credit)"
+    )
+
+
+def test_a_policy_without_a_row_is_told_though_another_learns(caplog: pytest.LogCaptureFixture) -> None:
+    """As a manager is whose seat has no reward of its own."""
+    made = [episode("e1", 1.0), episode("e2", 0.0)]
+    for one in made:
+        one.rewards[0].target, one.rewards[0].target_id = "seat", "worker"
+    manager, worker = Pupil("manager"), Pupil("worker")
+    policies = {"manager": manager, "worker": worker}
+    told: set[str] = set()
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        lessons = learn(policies, made, propagation="own", told=told)
+        learn(policies, [*made[:1], episode("e3", 0.5), *made[1:]], propagation="own", told=told)
+    assert worker.lessons[0] and not manager.lessons[0]
+    (record,) = caplog.records
+    why = (
+        "of the 2 episodes none makes a row of the seats 'manager': not scored (2); let `score` give the seat a reward"
+    )
+    assert record.getMessage().startswith(f"policy 'manager' learns nothing: {why}")
+    idle = lessons.policies["manager"].idle
+    assert idle is not None and idle.startswith(why) and lessons.policies["worker"].idle is None
+
+
+def test_a_seat_that_is_never_called_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    policies = {"worker": Pupil("worker"), "critic": Pupil("critic")}
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        learn(policies, [episode("e1", 1.0), episode("e2", 0.0)])
+    (record,) = caplog.records
+    said = "policy 'critic' learns nothing: of the 2 episodes none makes a row of the seats 'critic': no model call of a seat"
+    assert record.getMessage().startswith(said)
+    assert record.getMessage().endswith("; see that it is called, and that its agent asks the model that it is given")
+
+
+def test_rows_that_are_compared_with_nothing_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """As by broadcast, where only the worker below has a reward."""
+    made = [episode("e1", 1.0), episode("e2", 0.0)]
+    for one in made:
+        one.rewards[0].target, one.rewards[0].target_id = "seat", "worker"
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        learn({"worker": Pupil("worker")}, made, propagation="own", credit="broadcast")
+        learn({"worker": Pupil("worker")}, made[1:], propagation="own", credit=RoleBaseline())
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "policy 'worker' learns nothing: its 2 rows were compared with nothing, so that all have the advantage 0; broadcast"
+    )
 
 
 def test_a_policy_is_not_changed_by_a_batch_in_which_all_did_equally_well(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_env.episodes import CallRecord, Episode, TurnRecord
 from agent_env.errors import ConfigurationError, InvalidArguments
 from agent_env.gateway import SeatPolicy
 from agent_env.training import RoleBaseline, Scenario, Seat, Settings, collect, cut_rows, learn, rollout
@@ -51,3 +52,30 @@ async def test_a_text_is_no_list_of_tasks() -> None:
 def test_one_endpoint_is_not_taken_for_many_of_a_letter() -> None:
     with pytest.raises(InvalidArguments, match=r"not 'http://a/v1'; write \('http://a/v1',\)"):
         SeatPolicy("m", wrong("http://a/v1"))
+
+
+@pytest.mark.parametrize("cut", [cut_rows, credit_rows])
+def test_seats_that_have_nothing_to_learn_from_are_told_with_those_that_have(
+    cut: Callable[..., tuple[Any, ...]], caplog: pytest.LogCaptureFixture
+) -> None:
+    episode = Episode("e")
+    for seat in ("left", "right", "judge"):
+        episode.add([TurnRecord(seat, seat, f"s-{seat}", "e", seat=seat)])
+        episode.add(
+            [CallRecord(f"c-{seat}", seat, seat, "m", "e", prompt_token_ids=[1], token_ids=[2], logprobs=[-1.0])]
+        )
+    episode.traces[2].trainable = False
+    episode.score("won", 1.0)
+    there = "there are model calls of 'judge' (1, frozen), 'left' (1), 'right' (1)"
+    for seats, named in ((["lefft"], "'lefft'"), (iter(["left", "judge", "lefft"]), "'judge', 'lefft'")):
+        caplog.clear()
+        cut([episode], seats=seats)
+        assert [record.getMessage() for record in caplog.records] == [f"no row can be made of {named}; {there}"]
+    *_, report = cut([episode], seats=["lefft"])
+    assert report.reasons() == f"no model call of a seat to train was recorded, but of{there.partition('of')[2]}"
+    caplog.clear()
+    for seats in (None, ["left", "right"], []):
+        cut([episode], seats=seats)
+    cut([], seats=["left"])
+    cut([Episode("e2")], seats=["left"])
+    assert caplog.records == []

@@ -17,7 +17,7 @@ from agent_env.episodes.lines import LineReader, replacing
 from agent_env.errors import ConfigurationError, ProtocolError
 from agent_env.training.credit import Credit, GroupReport
 from agent_env.training.exports.labels import Label, label_of
-from agent_env.training.learning import credit_rows
+from agent_env.training.learning import cut_and_credit
 from agent_env.training.rows import Row, RowReport
 
 log = logging.getLogger("agent_env.training")
@@ -92,7 +92,7 @@ def write_rows(
     """
     played = list(episodes)
     seat = chosen.get("seat")
-    rows, credited, report = credit_rows(played, seats=None if seat is None else [seat], credit=credit)
+    rows, credited, report = cut_and_credit(played, seats=None if seat is None else [seat], credit=credit)
     if not played:
         raise ConfigurationError("there is no episode to export; see which there are: agent-env episodes list")
     if not rows:

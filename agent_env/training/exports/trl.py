@@ -26,7 +26,7 @@ from agent_env.training.exports.trl_model import model_served, vllm_policy
 from agent_env.training.place import Place, policies_served
 from agent_env.training.propagation import Propagation
 from agent_env.training.rollouts import collect, rollout
-from agent_env.training.rows import Row, RowReport, cut_rows
+from agent_env.training.rows import Row, RowReport, cut
 from agent_env.training.scenario import Json, Scenario, Seat
 
 log = logging.getLogger("agent_env.training")
@@ -285,7 +285,7 @@ class Rollouts:
             )
 
     def _batch(self, played: Sequence[Episode], end: int) -> dict[str, list[Any]]:
-        rows, report = cut_rows(played, seats=[self._plan.seat], propagation=self._plan.propagation)
+        rows, _, report = cut(played, seats=[self._plan.seat], propagation=self._plan.propagation)
         longest: dict[str, Row] = {}
         for row in rows:
             before = longest.get(row.episode)

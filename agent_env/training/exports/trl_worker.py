@@ -15,7 +15,7 @@ from agent_env.episodes import Episode
 from agent_env.errors import ConfigurationError, DeadlineExceeded
 from agent_env.training.credit import Credit
 from agent_env.training.exports.trl_async import rollout_samples
-from agent_env.training.learning import credit_rows
+from agent_env.training.learning import cut_and_credit
 from agent_env.training.propagation import Propagation
 from agent_env.training.rows import Row
 from agent_env.training.units import origin_of
@@ -146,7 +146,9 @@ class RolloutWorker:
         """Puts the credited rows of episodes on the buffer, and says how many."""
         if not episodes:
             return 0
-        rows, _, report = credit_rows(episodes, seats=self._seats, credit=self._credit, propagation=self._propagation)
+        rows, _, report = cut_and_credit(
+            episodes, seats=self._seats, credit=self._credit, propagation=self._propagation
+        )
         failed = sum(not episode.ok for episode in episodes)
         flat = sum(not row.advantage for row in rows)
         self.metrics_queue.put(
