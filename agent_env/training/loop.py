@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence, Sized
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import anyio
 
-from agent_env.episodes import Boundary, Episode, EpisodeStore
+from agent_env.episodes import Episode, EpisodeStore
 from agent_env.errors import AgentFailed, ConfigurationError
 from agent_env.training.checkpoints import Run
 from agent_env.training.credit import Credit, RoleBaseline, credit_of
+from agent_env.training.faults import reason
 from agent_env.training.learning import Lesson, Lessons, learn
 from agent_env.training.place import OpenRun, Place, policies_served
 from agent_env.training.policy import Policy
@@ -48,14 +50,16 @@ class Update:
 
     def to_json(self) -> dict[str, Any]:
         """The line of the curve."""
-        failed = sum(not episode.ok for episode in self.episodes)
+        failed = [episode for episode in self.episodes if not episode.ok]
+        failures = Counter(f"{one.boundary} {one.code}" for episode in failed for one in episode.failures[:1])
         report, ages = self.lessons.report, self.lessons.staleness
         return {
             "update": self.number,
             "time": round(time.time(), 3),
             "seconds": round(self.seconds, 3),
             "episodes": len(self.episodes),
-            "failed": failed,
+            "failed": len(failed),
+            "failures": dict(failures.most_common()),
             "episodes_per_second": round(len(self.episodes) / self.seconds, 3) if self.seconds else None,
             "reward": self.reward,
             "merge_ratio": report.merge_ratio,
@@ -125,7 +129,10 @@ async def training_loop(
         done = _go_on(run, policies, strategy, device)
     saved, whole = done, True
     draw = _Draw(tasks, seed, tasks_per_update)
-    lesson = partial(learn, credit=strategy, propagation=propagation, max_staleness=max_staleness, stale=stale)
+    told: set[str] = set()
+    lesson = partial(
+        learn, credit=strategy, propagation=propagation, max_staleness=max_staleness, stale=stale, told=told
+    )
     async with AsyncExitStack() as stack:
         if place is None:
             place = await stack.enter_async_context(policies_served(None if run is None else run.folder / "gateway"))
@@ -156,6 +163,7 @@ async def training_loop(
                     seed=_seed(seed, number),
                     info={**(info or {}), "update": number},
                     progress=False if progress is None else progress,
+                    told=told,
                 )
                 episodes = await collect(stream)
                 check_played(episodes, of=f" of update {number}")
@@ -227,27 +235,8 @@ def check_played(episodes: Sequence[Episode], *, of: str = "") -> None:
     if any(episode.ok for episode in episodes):
         return
     first = next((failure for episode in episodes for failure in episode.failures), None)
-    why = (
-        ""
-        if first is None
-        else f". The first one failed because {_FAULTS[first.boundary]} (boundary {first.boundary!r}, "
-        f"code {first.code!r}): {first.message}"
-    )
+    why = "" if first is None else f". The first one failed because {reason(first)}"
     raise AgentFailed(f"none of the {len(episodes)} episodes{of} could be played{why}")
-
-
-_FAULTS: Mapping[Boundary, str] = {
-    "request": "what was asked was at fault",
-    "refused": "it was refused",
-    "agent": "an agent failed",
-    "peer": "an agent that another one called failed",
-    "model": "a model failed",
-    "deadline": "it took too long",
-    "transport": "somebody could not be reached",
-    "protocol": "an answer broke its protocol",
-    "reward": "its reward could not be given",
-    "program": "the scenario itself raised",
-}
 
 
 class _Draw:
@@ -311,6 +300,8 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
         "singletons": groups.singletons,
         "flat": groups.flat,
     }
+    if lesson.idle is not None:
+        told["idle"] = lesson.idle
     if update is not None:
         told |= {
             "tokens": update.tokens,
