@@ -38,7 +38,8 @@ from agent_env.gateway.http import (
 )
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.policies import REST_SECONDS, OpenPolicy, Policies
-from agent_env.gateway.proxy import ModelCall, ModelRequest, while_there
+from agent_env.gateway.presence import while_there
+from agent_env.gateway.proxy import ModelCall, ModelRequest
 from agent_env.gateway.retries import mark_of
 from agent_env.gateway.runs import OpenRun, Seating, SeatPolicy, stopping
 from agent_env.gateway.steering import asked_of, steer

@@ -66,9 +66,15 @@ def parse_object(body: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-async def reply(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
-    """Answers with JSON bytes."""
-    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+async def reply(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]] | None = None,
+    kind: bytes = b"application/json",
+) -> None:
+    """Answers with a whole body, which is JSON if no other kind is said."""
+    fields = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": fields + (headers or [])})
     await send({"type": "http.response.body", "body": body})
 

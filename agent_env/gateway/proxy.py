@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
@@ -24,13 +24,12 @@ from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.dialects.usage import WithoutUsage
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
+from agent_env.gateway.presence import in_time, until_gone
 from agent_env.gateway.recording import MOST_CHOICES, Recording, came
 from agent_env.gateway.retries import mark_of, tell
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
 from agent_env.net.http import MODEL_CALL_HEADER
-
-R = TypeVar("R")
 
 _PASSED_BACK = (b"retry-after", b"x-request-id", b"request-id", b"x-should-retry")
 """Headers of an upstream that mean something to OpenAI's and Anthropic's clients."""
@@ -39,8 +38,6 @@ _MODEL_CALL = MODEL_CALL_HEADER.lower().encode()
 _SHOWN_ERROR = 2000
 _TRIES = 3
 _PAUSE_SECONDS = 0.05
-_LAST_SECONDS = 5.0
-"""How long a caller that does not read may keep a call whose answer is whole, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,8 @@ class ModelCall:
     The body goes out as it came in, with the seat's model in place of the agent's and with the wish for token ids and
     for the usage of a stream; the answer goes back byte for byte, without that usage where the agent did not ask. Where
     the policy is asked in another dialect than the agent speaks, both are translated. The record is on disk before the
-    caller has the answer's end.
+    caller has the answer's end. A server that answers a stream with a whole, or the other way round, is put right: the
+    caller gets what it asked for.
     """
 
     def __init__(
@@ -86,6 +84,7 @@ class ModelCall:
         attempt, repeats = run.recent.add((episode, seat, turn), mark, request.body, record.call_id)
         tell(record, mark, repeats)
         record.request = dict(asked)
+        self._wish = asked.get("stream")
         record.started = time.time()
         self._record = record
         self._recording = Recording(
@@ -118,7 +117,7 @@ class ModelCall:
         """Forwards the call and answers; a caller that goes away ends the upstream's work."""
         task = asyncio.current_task()
         assert task is not None
-        watcher = asyncio.ensure_future(_until_gone(receive, task))
+        watcher = asyncio.ensure_future(until_gone(receive, task))
         try:
             await self._play(send, timeout)
         except asyncio.CancelledError:
@@ -136,7 +135,7 @@ class ModelCall:
         except AgentEnvError as error:
             await self._keep_failed(error)
             status = self._dialect.status(error)
-            await _in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
+            await in_time(reply_error(send, error, self._dialect.refusal(status, error.to_wire()), status=status))
         except Exception as error:
             # A fault of the gateway's own goes on as one, but the call that was made leaves its record.
             with suppress(asyncio.CancelledError):  # also where the caller leaves meanwhile
@@ -168,11 +167,12 @@ class ModelCall:
                 upstream = await self._ask()
                 self._record.http_status = upstream.status
                 streamed = upstream.status == 200 and upstream.headers.get(b"content-type", b"").startswith(_EVENTS)
-                answer = b"" if streamed else await upstream.read(self._max_reply)
-            if streamed:
+                relayed = streamed and bool(self._wish)
+                answer = b"" if relayed else await upstream.read(self._max_reply)
+            if relayed:
                 await self._stream(upstream, send, until)
             else:
-                await self._answer(upstream, answer, send)
+                await self._answer(upstream, answer, streamed, send)
         except TimeoutError:
             raise self._late() from None
         finally:
@@ -198,9 +198,14 @@ class ModelCall:
                 self._record.retries = number + 1
         raise AssertionError
 
-    async def _answer(self, upstream: Reply, answer: bytes, send: Send) -> None:
+    async def _answer(self, upstream: Reply, answer: bytes, streamed: bool, send: Send) -> None:
+        kind = _JSON
         if upstream.status == 200:
-            answer = self._take_whole(answer)
+            if streamed:
+                answer = self._take_streamed(answer)
+            else:
+                kind = _EVENTS if self._wish is True else _JSON
+                answer = self._take_whole(answer, as_events=kind is _EVENTS)
             await self._recording.complete(self._answered_by, self._sent)
             await self._recording.keep()
         else:
@@ -211,21 +216,49 @@ class ModelCall:
         back = [(name, upstream.headers[name]) for name in _PASSED_BACK if name in upstream.headers]
         if upstream.status != 200:
             back.append((_MODEL_CALL, self._record.call_id.encode()))
-        await _in_time(reply(send, upstream.status, answer, back))
+        await in_time(reply(send, upstream.status, answer, back, kind))
 
-    def _take_whole(self, answer: bytes) -> bytes:
-        response = _object(answer)
-        if self._translation is None:
+    def _take_whole(self, answer: bytes, *, as_events: bool) -> bytes:
+        response, translation = _object(answer), self._translation
+        if translation is None and not as_events:
             self._recording.take(response, keep_logprobs=self._own_logprobs)
             return answer
+        translated = None
         try:
-            translated = self._translation.whole(response)
-            told = dump_read(translated)
+            if translation is not None:
+                translated = translation.whole(response)
+                told = translation.flush() if as_events else dump_read(translated)
+            else:
+                told = self._dialect.events(response, self._record.request)
         except (*NO_ANSWER, InvalidArguments):
             raise self._recording.no_answer() from None
-        self._recording.take(response, keep_logprobs=self._own_logprobs)
-        self._record.response = translated
+        self._take(response, translated)
         return told
+
+    def _take_streamed(self, answer: bytes) -> bytes:
+        """Takes a stream that nobody asked for; returns the whole that it tells."""
+        translation = self._translation
+        whole = self._upstream.stream(None if translation is None else translation.take)
+        try:
+            whole.feed(answer)
+            if not whole.done:
+                raise _broken_off()
+            response, translated = came(whole), None if translation is None else self._ended(translation)
+            if response is None:
+                raise self._recording.no_answer()
+            told = dump_read(response if translated is None else translated)
+        except InvalidArguments:
+            raise self._recording.no_answer() from None
+        except AgentEnvError:
+            self._recording.take_came(whole)
+            raise
+        self._take(response, translated)
+        return told
+
+    def _take(self, response: dict[str, Any], translated: dict[str, Any] | None) -> None:
+        self._recording.take(response, keep_logprobs=self._own_logprobs)
+        if translated is not None:
+            self._record.response = translated
 
     async def _stream(self, upstream: Reply, send: Send, until: float) -> None:
         translation = self._translation
@@ -238,7 +271,7 @@ class ModelCall:
                 begun = True
                 await (self._relay if translation is None else self._translate)(upstream, whole, send)
             if not whole.done:
-                raise TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
+                raise _broken_off()
         except (AgentEnvError, TimeoutError) as failure:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
             self._recording.take_came(whole)
@@ -246,12 +279,12 @@ class ModelCall:
             if not begun:
                 raise error from None
             # The status is out already; clients raise what an error event tells.
-            await _in_time(send({"type": "http.response.body", "body": self._dialect.broken(error)}))
+            await in_time(send({"type": "http.response.body", "body": self._dialect.broken(error)}))
             return
         except asyncio.CancelledError:
             self._recording.take_came(whole)
             raise
-        await _in_time(send({"type": "http.response.body", "body": b""}))
+        await in_time(send({"type": "http.response.body", "body": b""}))
 
     async def _relay(self, upstream: Reply, whole: StreamCapture, send: Send) -> None:
         """Passes a stream on as it comes. The record is on disk before its last event goes out."""
@@ -289,15 +322,13 @@ class ModelCall:
             raise too_large(self._max_reply)
         return size + len(piece)
 
-    async def _keep_stream(self, whole: StreamCapture, translated: Any) -> None:
+    async def _keep_stream(self, whole: StreamCapture, translated: dict[str, Any] | None) -> None:
         if self._recording.kept:
             return
         response = came(whole)
         if response is None:
             raise self._recording.no_answer()
-        self._recording.take(response, keep_logprobs=self._own_logprobs)
-        if translated is not None:
-            self._record.response = translated
+        self._take(response, translated)
         await self._recording.complete(self._answered_by, self._sent)
         await self._recording.keep()
 
@@ -305,7 +336,12 @@ class ModelCall:
         return self._ended_by or DeadlineExceeded(f"{self._endpoints[0].url} did not answer within the time allowed")
 
 
+_JSON = b"application/json"
 _EVENTS = b"text/event-stream"
+
+
+def _broken_off() -> TransportError:
+    return TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
 
 
 def _number(value: Any) -> float | None:
@@ -329,33 +365,6 @@ def _translation(
         f"this seat's policy is asked in {', '.join(spoken)}, and {dialect.name} cannot be put in these; "
         "ask in one of them, or list the dialect in the seat's `dialects` if its server speaks it"
     )
-
-
-async def while_there(receive: Receive, waiting: Coroutine[Any, Any, R]) -> R:
-    """What a call waits for, as long as its caller does; raises `TransportError` when that has gone away."""
-    task = asyncio.ensure_future(waiting)
-    watcher = asyncio.ensure_future(_until_gone(receive, task))
-    try:
-        await asyncio.wait({task})
-        if task.cancelled():
-            raise TransportError("the caller went away while its call was held")
-        return task.result()
-    finally:
-        task.cancel()
-        watcher.cancel()
-
-
-async def _in_time(sending: Awaitable[None]) -> None:
-    """Sends what ends a call; a caller that does not read is let go."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LAST_SECONDS):
-            await sending
-
-
-async def _until_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    task.cancel()
 
 
 def _object(answer: bytes) -> dict[str, Any]:

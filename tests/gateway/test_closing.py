@@ -213,7 +213,7 @@ async def test_openais_client_raises_the_end_of_the_run_and_does_not_try_again(
 async def test_a_caller_that_does_not_read_keeps_no_run_open(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent_env.gateway.proxy._LAST_SECONDS", 0.05)
+    monkeypatch.setattr("agent_env.gateway.presence._LAST_SECONDS", 0.05)
     speaker = Speaker()
     speaker.word = WORD + b": nothing\n\n" * 2_000_000
     async with (
@@ -382,7 +382,7 @@ async def test_a_caller_that_does_not_read_holds_no_policy_and_leaves_its_record
     tmp_path: Path, upstream: Upstream, serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """It asks twice on one connection, and the first answer, which it leaves there, is in the way of the second."""
-    monkeypatch.setattr("agent_env.gateway.proxy._LAST_SECONDS", 0.2)
+    monkeypatch.setattr("agent_env.gateway.presence._LAST_SECONDS", 0.2)
     async with opened(serve, tmp_path, upstream.url, model_seconds=4.0) as run:
         seen = run.episode("e1", "a")
         assert seen.route is not None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from agent_env.episodes import CallRecord
 from agent_env.gateway.capture import StreamCapture, keep_tokens
-from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
+from agent_env.gateway.dialects.contract import Dialect, counted, event_of, first_choice
 from agent_env.gateway.dialects.deltas import PROMPT, checked_index, merge, same_prompt, settled
-from agent_env.gateway.dialects.usage import ask_for_usage
+from agent_env.gateway.dialects.usage import ask_for_usage, wants_usage
 
 
 class Chat(Dialect):
@@ -52,6 +52,26 @@ class Chat(Dialect):
 
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return ChatStream(watch)
+
+    def events(self, response: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
+        choices: list[dict[str, Any]] = []
+        for choice in response.get("choices") or ():
+            delta = dict(choice.get("message") or {})
+            if calls := delta.get("tool_calls"):
+                delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
+            choices.append({**{name: choice[name] for name in choice if name != "message"}, "delta": delta})
+        return told_in_chunks({**response, "object": "chat.completion.chunk"}, choices, request)
+
+
+def told_in_chunks(
+    response: Mapping[str, Any], choices: Iterable[Mapping[str, Any]], request: Mapping[str, Any]
+) -> bytes:
+    """An unstreamed answer as one chunk of all its choices, and one of its usage for who asked for that."""
+    chunk = {name: value for name, value in response.items() if name != "usage"}
+    events = [event_of({**chunk, "choices": [{"index": place, **choice} for place, choice in enumerate(choices)]})]
+    if (usage := response.get("usage")) is not None and wants_usage(request):
+        events.append(event_of({**chunk, "choices": [], "usage": usage}))
+    return b"".join([*events, b"data: [DONE]\n\n"])
 
 
 def _logprobs(told: Any) -> list[Any] | None:

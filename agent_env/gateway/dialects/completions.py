@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_env.episodes import CallRecord
 from agent_env.gateway.capture import StreamCapture, keep_tokens
-from agent_env.gateway.dialects.chat import ChoicesStream
+from agent_env.gateway.dialects.chat import ChoicesStream, told_in_chunks
 from agent_env.gateway.dialects.contract import Dialect, counted, first_choice
 from agent_env.gateway.dialects.usage import ask_for_usage
 
@@ -53,6 +53,9 @@ class Completions(Dialect):
 
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return CompletionsStream(watch)
+
+    def events(self, response: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
+        return told_in_chunks(response, response.get("choices") or (), request)
 
 
 def _logprobs(told: Mapping[str, Any], sampled: int | None) -> Any:

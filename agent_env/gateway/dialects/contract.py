@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from agent_env.episodes import CallRecord
 from agent_env.errors import AgentEnvError, InvalidArguments, NotSupported
 from agent_env.gateway.capture import StreamCapture
-from agent_env.gateway.http import dump
+from agent_env.gateway.http import dump, dump_read
 
 
 class Dialect(ABC):
@@ -54,6 +54,11 @@ class Dialect(ABC):
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         """A capture of one streamed answer."""
 
+    @abstractmethod
+    def events(self, response: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
+        """The stream that tells an unstreamed answer to whoever asked for one by this request: put together again, it
+        is that answer. Raises what `capture` raises, and `ValueError`, for what is no such answer."""
+
     def key_headers(self, api_key: str | None) -> dict[str, str]:
         """The headers that show an upstream its key."""
         return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
@@ -71,6 +76,11 @@ class Dialect(ABC):
     def broken(self, error: AgentEnvError) -> bytes:
         """The event that ends a stream which cannot go on, such that the dialect's clients raise it."""
         return b"data: " + dump({"error": error.to_wire()}) + b"\n\n"
+
+
+def event_of(value: Mapping[str, Any], kind: str = "") -> bytes:
+    """One event of a `text/event-stream`, as it goes out; raises `InvalidArguments` for what is nested too deeply."""
+    return (f"event: {kind}\n" if kind else "").encode() + b"data: " + dump_read(value) + b"\n\n"
 
 
 def counted(record: CallRecord) -> dict[str, Any] | None:

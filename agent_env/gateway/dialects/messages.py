@@ -8,9 +8,9 @@ from typing import Any
 from agent_env.episodes import CallRecord
 from agent_env.errors import AgentEnvError
 from agent_env.gateway.capture import StreamCapture
-from agent_env.gateway.dialects.contract import Dialect
+from agent_env.gateway.dialects.contract import Dialect, event_of
 from agent_env.gateway.dialects.responses import chat_usage
-from agent_env.gateway.http import dump, parse
+from agent_env.gateway.http import dump, dump_read, parse
 
 FINISH_REASONS = {
     "end_turn": "stop",
@@ -61,6 +61,21 @@ class Messages(Dialect):
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return MessagesStream(watch)
 
+    def events(self, response: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
+        usage = {"input_tokens": 0, "output_tokens": 0} | (response.get("usage") or {})
+        start = {**response, "content": [], "stop_reason": None, "stop_sequence": None}
+        told: list[dict[str, Any]] = [
+            {"type": "message_start", "message": {**start, "usage": {**usage, "output_tokens": 0}}}
+        ]
+        for index, block in enumerate(response["content"]):
+            begun, deltas = _told_in_deltas(block)
+            told.append({"type": "content_block_start", "index": index, "content_block": begun})
+            told += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            told.append({"type": "content_block_stop", "index": index})
+        last = {name: response.get(name) for name in ("stop_reason", "stop_sequence", *(_LAST & response.keys()))}
+        told += [{"type": "message_delta", "delta": last, "usage": usage}, {"type": "message_stop"}]
+        return b"".join(event_of(event, event["type"]) for event in told)
+
     def key_headers(self, api_key: str | None) -> dict[str, str]:
         return {} if api_key is None else {"x-api-key": api_key}
 
@@ -69,6 +84,29 @@ class Messages(Dialect):
 
     def broken(self, error: AgentEnvError) -> bytes:
         return b"event: error\ndata: " + dump(self.refusal(error.http_status, error.to_wire())) + b"\n\n"
+
+
+_LAST = frozenset({"stop_details", "container"})
+"""Further fields of a message that its clients take from its last event."""
+
+_IN_DELTAS: Mapping[str, Mapping[str, str]] = {
+    "text": {"text": "text_delta"},
+    "thinking": {"thinking": "thinking_delta", "signature": "signature_delta"},
+}
+"""The texts of a block that come in deltas, and the kinds of these. All else of a block comes as it begins."""
+
+
+def _told_in_deltas(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block as it begins, and the deltas that make it whole."""
+    begun, deltas = dict(block), list[dict[str, Any]]()
+    if isinstance(given := block.get("input"), dict):
+        begun["input"] = {}
+        deltas.append({"type": "input_json_delta", "partial_json": dump_read(given).decode()})
+    for name, kind in _IN_DELTAS.get(block["type"], {}).items():
+        if isinstance(text := block.get(name), str):
+            begun[name] = ""
+            deltas.append({"type": kind, name: text})
+    return begun, deltas
 
 
 class MessagesStream(StreamCapture):

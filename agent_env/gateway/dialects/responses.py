@@ -10,7 +10,7 @@ from agent_env.context import new_call_id
 from agent_env.episodes import CallRecord
 from agent_env.errors import AgentEnvError
 from agent_env.gateway.capture import StreamCapture, keep_tokens
-from agent_env.gateway.dialects.contract import Dialect
+from agent_env.gateway.dialects.contract import Dialect, event_of
 from agent_env.gateway.http import dump
 
 LOGPROBS = "message.output_text.logprobs"
@@ -57,10 +57,67 @@ class Responses(Dialect):
     def stream(self, watch: Callable[[dict[str, Any]], None] | None = None) -> StreamCapture:
         return ResponsesStream(watch)
 
+    def events(self, response: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
+        begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+        begun = {name: value for name, value in begun.items() if name not in _RAW}
+        told: list[dict[str, Any]] = [
+            {"type": kind, "response": begun} for kind in ("response.created", "response.in_progress")
+        ]
+        for index, item in enumerate(response["output"]):
+            told += [{"output_index": index, **event} for event in _item_events(item)]
+        last = f"response.{response.get('status')}"
+        told.append({"type": last if last in _ENDS else _ENDS[0], "response": response})
+        return b"".join(event_of({"sequence_number": n, **event}, event["type"]) for n, event in enumerate(told))
+
     def broken(self, error: AgentEnvError) -> bytes:
         wire = error.to_wire()
         event = {"type": "error", "code": wire["code"], "message": wire["message"], "param": None, "error": wire}
         return b"event: error\ndata: " + dump({**event, "sequence_number": -1}) + b"\n\n"
+
+
+_RAW = frozenset({"input_messages", "output_messages"})
+
+_TEXTS: Mapping[str, tuple[str, str]] = {
+    "output_text": ("response.output_text", "text"),
+    "refusal": ("response.refusal", "refusal"),
+    "reasoning_text": ("response.reasoning_text", "text"),
+}
+"""The parts of items whose text comes in deltas: how these events begin, and where the text is."""
+
+
+def _item_events(item: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The events of one item of an answer; an item that clients know no deltas of comes whole."""
+    begun, told, place = {**item}, list[dict[str, Any]](), {"item_id": item.get("id", "")}
+    if isinstance(arguments := item.get("arguments"), str) and item["type"] == "function_call":
+        begun |= {"arguments": "", "status": "in_progress"}
+        kind = "response.function_call_arguments"
+        told += [
+            {"type": f"{kind}.delta", **place, "delta": arguments},
+            {"type": f"{kind}.done", **place, "arguments": arguments, "name": item.get("name")},
+        ]
+    elif isinstance(parts := item.get("content"), list) and item["type"] in ("message", "reasoning"):
+        begun |= {"content": [], "status": "in_progress"}
+        for index, part in enumerate(parts):
+            told += [{**place, "content_index": index, **event} for event in _part_events(part)]
+    first, last = ({"type": f"response.output_item.{kind}"} for kind in ("added", "done"))
+    return [{**first, "item": begun}, *told, {**last, "item": item}]
+
+
+def _part_events(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    begun, told = {**part}, list[dict[str, Any]]()
+    if part["type"] in _TEXTS:
+        kind, name = _TEXTS[part["type"]]
+        text, logprobs = part[name], {}
+        begun[name] = ""
+        if kind == "response.output_text":
+            begun["logprobs"] = []
+            logprobs = {"logprobs": part.get("logprobs") or []}
+        told = [
+            {"type": f"{kind}.delta", "delta": text, **logprobs},
+            {"type": f"{kind}.done", name: text, **logprobs},
+        ]
+    first, last = ({"type": f"response.content_part.{kind}"} for kind in ("added", "done"))
+    return [{**first, "part": begun}, *told, {**last, "part": part}]
 
 
 class ResponsesStream(StreamCapture):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent_env.errors import NotSupported
-from agent_env.gateway.http import dump_read
+from agent_env.gateway.dialects.contract import event_of
 
 
 class Translation(ABC):
@@ -46,7 +46,7 @@ class Translation(ABC):
 
     def write(self, kind: str, event: Mapping[str, Any]) -> None:
         """Writes one event."""
-        self._events.append(b"event: " + kind.encode() + b"\ndata: " + dump_read({"type": kind, **event}) + b"\n\n")
+        self._events.append(event_of({"type": kind, **event}, kind))
 
 
 def renamed(request: Mapping[str, Any], names: Mapping[str, str], without: Iterable[str]) -> dict[str, Any]:

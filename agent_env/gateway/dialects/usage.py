@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
 from agent_env.errors import InvalidArguments
@@ -27,6 +28,12 @@ def ask_for_usage(body: dict[str, Any]) -> bool:
         return False
     body["stream_options"] = {**asked, "include_usage": True}
     return True
+
+
+def wants_usage(request: Mapping[str, Any]) -> bool:
+    """Whether a streamed request asks for its usage itself."""
+    options = request.get("stream_options")
+    return isinstance(options, Mapping) and bool(cast("Mapping[str, Any]", options).get("include_usage"))
 
 
 class WithoutUsage:
