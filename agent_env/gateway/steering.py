@@ -22,6 +22,14 @@ _MOST_SECONDS = 24 * 3600.0
 
 VERBS = ("pause", "drain", "resume")
 
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "pause": ("retry_after", "seconds", "hold", "pause"),
+    "drain": ("seconds",),
+    "resume": ("pause",),
+    "change": ("model", "endpoints", "api_key", "version", "replaces"),
+}
+"""What may be given to each; a name that was misspelt must not be taken for one that was left out."""
+
 
 def asked_of(method: str, path: Sequence[str]) -> tuple[str, str]:
     """The name of a policy, which may have slashes as names of models do, and what is asked of it: a verb, "state" or
@@ -58,6 +66,11 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
         wanted = {}
     if not isinstance(wanted, Mapping):
         raise InvalidArguments(f"what a policy is asked must be a JSON object, not {wanted!r:.100}")
+    fields = _FIELDS.get(verb, ())
+    if unknown := sorted(wanted.keys() - {*fields}):
+        raise InvalidArguments(
+            f"the policy {policy.name!r} has no {unknown[0]!r:.100} to {verb}; it has {', '.join(fields) or 'nothing'}"
+        )
     answer: dict[str, Any] = {}
     match verb:
         case "pause":
@@ -79,8 +92,6 @@ async def steer(policy: OpenPolicy, verb: str, wanted: Any) -> dict[str, Any]:
 def _changed(policy: OpenPolicy, wanted: Mapping[str, Any]) -> Served:
     now = policy.served
     who = f"the policy {policy.name!r}"
-    if unknown := sorted(wanted.keys() - {"model", "endpoints", "api_key", "version", "replaces"}):
-        raise InvalidArguments(f"{who} has no {unknown[0]!r} to change; it has model, endpoints, api_key and version")
     if "replaces" in wanted and wanted["replaces"] != now.version:
         raise Refusal(
             f"{who} is at version {now.version!r} and not at {wanted['replaces']!r}: somebody else published",

@@ -453,6 +453,9 @@ async def test_only_the_admin_steers_policies(gateway: str, run: RunHandle) -> N
         ("PUT", "", {"endpoints": []}, "needs a list of http URLs"),
         ("PUT", "", {"endpoints": ["http://xn--\u00e9/v1"]}, "needs a list of http URLs"),
         ("PUT", "", {"weights": "w"}, "has no 'weights' to change"),
+        ("POST", "/pause", {"secs": 1}, "has no 'secs' to pause; it has retry_after, seconds, hold, pause"),
+        ("POST", "/drain", {"hold": 1}, "has no 'hold' to drain; it has seconds"),
+        ("POST", "/resume", {"name": "mine"}, "has no 'name' to resume; it has pause"),
     ],
 )
 async def test_what_a_policy_is_asked_wrongly_is_refused_with_the_value(
