@@ -33,7 +33,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body; raises `MessageTooLarge` beyond the limit, before reading where its length is declared."""
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdecimal() and int(declared) > limit:
-        raise MessageTooLarge(f"the body has {declared} bytes; the gateway takes {limit}")
+        raise MessageTooLarge(f"the body has {declared} bytes; the gateway takes {limit}", limit=limit)
     body = bytearray()
     while True:
         message = await receive()
@@ -41,7 +41,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise CallerGone
         body += message.get("body", b"")
         if len(body) > limit:
-            raise MessageTooLarge(f"the body has more than {limit} bytes, which is what the gateway takes")
+            raise MessageTooLarge(f"the body has more than {limit} bytes, which is what the gateway takes", limit=limit)
         if not message.get("more_body"):
             return bytes(body)
 

@@ -167,7 +167,7 @@ class Reply:
 
 def too_large(most: int) -> MessageTooLarge:
     """What a reply beyond the limit raises."""
-    return MessageTooLarge(f"the model's server answered with more than {most} bytes")
+    return MessageTooLarge(f"the model's server answered with more than {most} bytes", limit=most)
 
 
 class _Connection(asyncio.Protocol):
@@ -229,7 +229,7 @@ class _Connection(asyncio.Protocol):
         elif exc is None and not {b"content-length", b"transfer-encoding"} & reply.headers.keys():
             reply.finish()  # such a reply ends with its connection (RFC 9112 §6.3)
         else:
-            self._fail(ProtocolError("the connection ended within the reply"))
+            self._fail(TransportError("the connection to the model's server broke within its reply"))
 
     def _fail(self, error: AgentEnvError) -> None:
         if self._reply is not None:

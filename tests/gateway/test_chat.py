@@ -225,7 +225,8 @@ async def test_a_body_beyond_the_limit_is_refused_and_nothing_is_written(
                 headers={"Authorization": f"Bearer {seen.route.token}"},
             ) as response:
                 assert response.status == 413
-                assert (await response.json())["error"]["code"] == "message_too_large"
+                error = (await response.json())["error"]
+                assert error["code"] == "message_too_large" and error["data"] == {"limit": 1000}
             assert await records(run) == [] and upstream.asked == []
 
 

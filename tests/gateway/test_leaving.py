@@ -207,7 +207,7 @@ MODELS: list[tuple[Callable[[Upstream], dict[str, Any]], str]] = [
     (error_status, "upstream_error"),
     (late, "deadline_exceeded"),
     (streamed, "ok"),
-    (stream_that_breaks, "protocol_error"),
+    (stream_that_breaks, "transport_error"),
     (stream_that_ends_early, "transport_error"),
 ]
 

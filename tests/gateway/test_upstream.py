@@ -148,8 +148,8 @@ async def test_an_old_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch)
     [
         ([None], TransportError, "closed the connection without an answer"),
         ([b"HTTP/1.1 2", None], TransportError, "without an answer"),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", None], ProtocolError, "connection ended within the reply"),
-        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", None], ProtocolError, "ended within"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi", None], TransportError, "^the connection .* broke within"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n", None], TransportError, "broke within"),
         ([b"Hello!\r\n\r\n"], ProtocolError, "the reply is none of HTTP"),
         (
             [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nhi"],
