@@ -173,20 +173,39 @@ def auth(query: Query, candidate: Candidate, verdicts: Verdicts) -> Finding:
             return Finding("yes", f"asks for {' with '.join(alternative) or 'nothing'}")
         missing.append(" and ".join(lacking))
     options = " or ".join(missing)
-    return Finding("no", f"asks for {options}, which the caller has not", f"get {options}")
+    change = f"get {options}"
+    if any(_lacks_token(query, candidate, scheme) for alternative in asked.security for scheme in alternative):
+        name = candidate.card.name
+        change += (
+            f"; its token goes into peer_auth={{{name!r}: …}} of the caller, "
+            f"or `agent-env serve --peer-auth {name}=VARIABLE`"
+        )
+    return Finding("no", f"asks for {options}, which the caller has not", change)
 
 
 def _lacking(query: Query, candidate: Candidate, scheme: str, scopes: Sequence[str]) -> str:
-    auth = candidate.card.auth
-    known = auth.schemes.get(scheme) if auth is not None else None
-    kind = scheme if known is None else (known.scheme or "") if known.type == "http" else known.type
-    held = query.caller.scopes(candidate, scheme, kind.lower() if known is not None and known.type == "http" else kind)
+    kind = _kind(candidate, scheme)
+    held = query.caller.scopes(candidate, scheme, kind)
     if held is False:
         return f"credentials for {scheme!r} ({kind or 'of an unknown kind'})"
     if held is None or held is True:
         return ""
     wanted = [scope for scope in scopes if scope not in held]
     return f"the scope {_quoted(wanted)} for {scheme!r}" if wanted else ""
+
+
+def _lacks_token(query: Query, candidate: Candidate, scheme: str) -> bool:
+    """Tells whether the scheme asks for a bearer token of a caller who has none."""
+    return _kind(candidate, scheme) == "bearer" and query.caller.scopes(candidate, scheme, "bearer") is False
+
+
+def _kind(candidate: Candidate, scheme: str) -> str:
+    """The kind of credentials that a scheme of the card stands for, as `Credentials` names it."""
+    auth = candidate.card.auth
+    known = auth.schemes.get(scheme) if auth is not None else None
+    if known is None:
+        return scheme
+    return (known.scheme or "").lower() if known.type == "http" else known.type
 
 
 def reachable(query: Query, candidate: Candidate, verdicts: Verdicts) -> Finding:

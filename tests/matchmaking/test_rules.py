@@ -213,7 +213,12 @@ def test_the_caller_has_the_credentials_of_one_alternative(
 
 
 def test_what_is_missing_of_the_credentials_is_said(card: Any) -> None:
-    assert found("auth", Need("x"), card(auth=Auth.bearer())).change == "get credentials for 'bearer' (bearer)"
+    assert found("auth", Need("x"), card(name="worker", auth=Auth.bearer())).change == (
+        "get credentials for 'bearer' (bearer); its token goes into peer_auth={'worker': …} of the caller, "
+        "or `agent-env serve --peer-auth worker=VARIABLE`"
+    )
+    key = Auth(schemes={"key": KEY}, security=[{"key": []}])
+    assert found("auth", Need("x"), card(auth=key)).change == "get credentials for 'key' (apiKey)"
     finding = found("auth", Need("x"), card(auth=Auth.bearer(["chat"])), auth={"bearer": []})
     assert finding.change == "get the scope 'chat' for 'bearer'"
 
