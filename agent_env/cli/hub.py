@@ -162,7 +162,7 @@ def prune(
     drafts: Annotated[bool, typer.Option("--drafts", help="Also remove the drafts that nobody serves.")] = False,
     older_than: Annotated[
         str | None,
-        typer.Option(help="Of these only such as were not served for so long: 90s, 30m, 12h or 7d."),
+        typer.Option(help="With --drafts: only those that were not served for so long: 90s, 30m, 12h or 7d."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
     hub: HubOption = None,
@@ -170,6 +170,10 @@ def prune(
 ) -> None:
     """Removes what is left of instances that are gone, and drafts that nobody serves. Releases stay for ever."""
     with reported(as_json=as_json):
+        from agent_env.errors import InvalidArguments
+
+        if older_than is not None and not drafts:
+            raise InvalidArguments("--older-than narrows what --drafts removes; give --drafts too, or leave it out")
         age = _seconds(older_than) if older_than is not None else 0.0 if drafts else None
         pruned = execute(_ask(hub, lambda hub: hub.prune(drafts_older_than=age, dry_run=dry_run)), as_json=as_json)
         if as_json:

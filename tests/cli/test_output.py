@@ -118,9 +118,11 @@ def test_dead_instances_and_drafts_are_pruned(cli: Any) -> None:
         r"would remove 1 draft and 1 ended instance\n",
         told,
     ), told
-    assert cli.json("hub", "prune", "--older-than", "1d", "--dry-run")["drafts"] == []
-    pruned = cli.json("hub", "prune", "--older-than", "0s")
+    refused = cli("hub", "prune", "--older-than", "0s", code=2)
+    assert "--older-than narrows what --drafts removes; give --drafts too" in refused
+    assert cli.json("hub", "prune", "--drafts", "--older-than", "1d", "--dry-run")["drafts"] == []
+    pruned = cli.json("hub", "prune", "--drafts", "--older-than", "0s")
     assert [draft["name"] for draft in pruned["drafts"]] == ["trial"]
     assert [instance["name"] for instance in pruned["instances"]] == ["brief"]
     assert [entry["release"]["name"] for entry in cli.json("hub", "list")] == ["brief", "echo"]
-    assert "such as 7d, not 'soon'" in cli("hub", "prune", "--older-than", "soon", code=2)
+    assert "such as 7d, not 'soon'" in cli("hub", "prune", "--drafts", "--older-than", "soon", code=2)
