@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 
+from agent_env.errors import ConfigurationError
 from agent_env.gateway.app import Gateway
 from agent_env.gateway.server import ADMIN_VARIABLE, serve
 from agent_env.net.serving import run_loop
@@ -27,7 +28,10 @@ def main() -> None:
     def ready(url: str) -> None:
         print(json.dumps({"url": url}), flush=True)
 
-    run_loop(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends, on_ready=ready))
+    try:
+        run_loop(serve(gateway, options.host, options.port, until_stdin_ends=options.until_stdin_ends, on_ready=ready))
+    except ConfigurationError as error:
+        parser.error(error.message)
 
 
 if __name__ == "__main__":

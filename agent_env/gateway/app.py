@@ -36,7 +36,7 @@ from agent_env.gateway.http import (
     reply_error,
     reply_json,
 )
-from agent_env.gateway.journal import Journal
+from agent_env.gateway.journal import Journal, check_writable
 from agent_env.gateway.policies import REST_SECONDS, OpenPolicy, Policies
 from agent_env.gateway.presence import while_there
 from agent_env.gateway.proxy import ModelCall, ModelRequest
@@ -108,12 +108,15 @@ class Gateway:
         self._started = self._stopping = False
 
     def start(self) -> None:
-        """Takes calls, after `stop` again, as a gateway without runs; raises `ConfigurationError` for one that was
-        started and not stopped since."""
+        """Takes calls, after `stop` again, as a gateway without runs.
+
+        Raises `ConfigurationError` for one that was started and not stopped since, and where no journal can be written.
+        """
         if self._started:
             raise ConfigurationError(
                 "the gateway is served already, and whichever server ends first would stop it for the other; serve it once"
             )
+        check_writable(self.directory)
         self._started, self._stopping = True, False
 
     async def stop(self, seconds: float) -> None:

@@ -9,10 +9,11 @@ import json
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from agent_env.episodes.lines import LineFile, LineReader
-from agent_env.errors import Forbidden, TransportError
+from agent_env.errors import ConfigurationError, Forbidden, TransportError
 
 
 class Journal:
@@ -114,6 +115,19 @@ class Journal:
             last = str(value["episode"]), offset
         if last is not None:
             self._index(*last, self._file.size - last[1])
+
+
+def check_writable(directory: Path) -> None:
+    """Makes the directory of journals where it is not there, and a file without a name in it; raises
+    `ConfigurationError`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"no journals can be written in {str(directory)!r}: {error.strerror}; name a directory that can be written"
+        ) from error
 
 
 def _line(value: Any) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 
 from agent_env.episodes import TurnRecord
 from agent_env.errors import ConfigurationError, LaunchFailed, TransportError
-from agent_env.gateway import RunHandle, RunRecorder, SeatPolicy, launched, running
+from agent_env.gateway import Gateway, RunHandle, RunRecorder, SeatPolicy, launched, running
 from agent_env.gateway.server import ADMIN_VARIABLE
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +82,28 @@ async def test_a_gateway_without_an_admin_token_does_not_start(tmp_path: Path) -
     with anyio.fail_after(40):
         _, said = await process.communicate()
     assert process.returncode == 2 and b"set AGENT_ENV_GATEWAY_TOKEN" in said
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope"])
+async def test_a_gateway_that_could_write_no_journal_does_not_start(
+    tmp_path: Path, place: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    gateway = Gateway(tmp_path / place, admin_token=ADMIN)
+    with pytest.raises(ConfigurationError, match=r"no journals can be written in .*; name a directory"):
+        async with running(gateway):
+            raise AssertionError("it was served")
+    with anyio.fail_after(40), pytest.raises(LaunchFailed, match="did not start"):
+        async with launched(tmp_path / place):
+            pass
+    said = capfd.readouterr().err
+    assert "no journals can be written in" in said and "Traceback" not in said
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+async def test_a_gateway_leaves_nothing_in_its_directory_before_a_run_is_opened(tmp_path: Path) -> None:
+    async with running(Gateway(tmp_path / "new" / "journals", admin_token=ADMIN)):
+        assert [*(tmp_path / "new" / "journals").iterdir()] == []
 
 
 async def test_a_gateway_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
