@@ -317,10 +317,9 @@ def test_a_policy_plays_no_seat_of_a_view_for_there_is_no_run(opened: Callable[.
     scenario = Scenario(judged, None, {"a": Seat(policy="p"), "judge": Seat(judge, "q", trainable=False)})
     with pytest.raises(ConfigurationError, match="'judge' is played by the policy 'q', but a view has no run; act for"):
         to_gymnasium(scenario, "a")
-    for env in (
-        to_pettingzoo(scenario),
-        to_gymnasium(replace(scenario, seats={"a": Seat(), "judge": Seat(judge)}), "a"),
-    ):
+    # Whoever might call `b` by itself is acted for.
+    seats = {"a": Seat(), "judge": Seat(judge), "b": Seat(policy="q")}
+    for env in (to_pettingzoo(scenario), to_gymnasium(replace(scenario, seats=seats), "a")):
         opened(env).reset(options={"task": "t"})
         env.step("x")
     assert env.episode.ok and asked == [None]

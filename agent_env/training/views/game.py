@@ -185,9 +185,13 @@ def agent_names(seats: Iterable[str]) -> dict[str, str]:
 
 
 def _check_models(scenario: Scenario, outside: Collection[str]) -> None:
-    """Refuses a seat whose model calls a policy is to play: a view has no run that could route them to it."""
+    """Refuses a seat whose model calls a policy is to play: a view has no run that could route them to it.
+
+    One without an environment is passed over: nobody but an agent that finds it by itself calls it, and that one may be
+    acted for.
+    """
     for seat, given in scenario.seats.items():
-        if given.policy is not None and seat not in outside:
+        if given.policy is not None and given.env is not None and seat not in outside:
             raise ConfigurationError(
                 f"the seat {seat!r} is played by the policy {given.policy!r}, but a view has no run; act for {seat!r} "
                 "too, or seat an agent that has a model of its own: Seat(env) without a policy"
