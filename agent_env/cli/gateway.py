@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -54,6 +55,9 @@ def gateway(
             else:
                 say(f"the gateway is served at {url}; its journals are in {directory}")
 
+        # On standard error: when runs are opened and closed.
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        logging.getLogger("agent_env.gateway").setLevel(logging.INFO)
         longest = MAX_BODY_BYTES if max_body is None else max_body
         served = Gateway(directory, admin_token=token, max_body_bytes=longest)
         run_loop(serve(served, host, port, on_ready=ready))

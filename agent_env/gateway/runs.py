@@ -258,6 +258,7 @@ class OpenRun:
         self._patience: asyncio.Timeout | None = None
         self._calls: set[UnderWay] = set()
         self._idle = asyncio.Event()
+        log.info("the run %r is open; seats: %d", name, len(seating.names))
 
     @property
     def seats(self) -> Mapping[str, SeatPolicy]:
@@ -327,6 +328,7 @@ class OpenRun:
                     )
         finally:
             self.journal.close(remove=self.dropped)
+            log.info("the run %r is closed; its journal %s", self.name, "was dropped" if self.dropped else "stays")
 
     def hasten(self, seconds: float) -> None:
         """Has calls under way no more than so many seconds from now to end, once the run is being closed."""

@@ -35,10 +35,11 @@ def test_a_gateway_is_served_until_it_is_told_to_stop(cli: Any, as_json: bool) -
         cwd=cli.folder,
         env=environment,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
         said = ""
         while "journals" not in said and not said.endswith("}\n"):
             line = process.stdout.readline()
@@ -49,11 +50,14 @@ def test_a_gateway_is_served_until_it_is_told_to_stop(cli: Any, as_json: bool) -
         assert (Path(cli.folder) / "runs" / "r1.jsonl").is_file()
         # The token is out of the environment of what the process starts.
         assert "s3cret" not in said
+        logged = [process.stderr.readline(), process.stderr.readline()]
+        assert "the run 'r1' is open; seats: 1" in logged[0] and "the run 'r1' is closed" in logged[1]
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
+        process.stderr.close()
 
 
 async def open_long_run(url: str, token: str, length: int) -> int:
