@@ -71,7 +71,7 @@ async def test_only_who_may_launch_is_told_how(served: Any, file: Path, make_car
     launch = {
         "kind": "command",
         "command": ["serve"],
-        "directory": "/home/alice",
+        "directory": "agents-of-alice",
         "env": ["SECRET"],
         "machine": "tower",
     }
