@@ -41,11 +41,11 @@ from agent_env.training.study import Study, add_run_options, arms_table, begin_r
 from agent_env.training.units import Unit
 
 AGENT = Path(__file__).with_name("agents.py")
-GAMES = 192  # an update
-PAST = 6  # updates from one past version to the next
-SETTINGS = Settings(learning_rate=6e-4, entropy=0.0, epochs=3, average="tokens")
+GAMES = 384  # an update
+PAST = 8  # updates from one past version to the next
+SETTINGS = Settings(learning_rate=1e-3, entropy=0.05, epochs=3, average="tokens")
 START = "past-0"
-UPDATES = 30
+UPDATES = 48
 WARM = 1000  # supervised steps of a fresh model
 FULL = 0.6  # of the heaps that it then sees are not empty
 
