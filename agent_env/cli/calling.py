@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
+from threading import Thread
 from typing import Annotated, Any
 
 import typer
@@ -107,12 +110,23 @@ async def _chat(ref: str, lane: Any, timeout: float, token: str | None, hub: str
 
 
 async def _ask() -> str:
-    from anyio import to_thread
+    """The next line of standard input, read where nothing waits for it: Ctrl-C ends the command at once."""
+    typer.echo("> ", nl=False)
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[bytes] = loop.create_future()
 
-    try:
-        return (await to_thread.run_sync(input, "> ", abandon_on_cancel=True)).strip()
-    except EOFError:
-        return ""
+    def read() -> None:
+        # Not through `sys.stdin`, whose lock a thread that still reads would hold when the interpreter ends.
+        with open(0, "rb", buffering=0, closefd=False) as stdin, suppress(RuntimeError):  # the loop may be closed
+            loop.call_soon_threadsafe(_answer, line, stdin.readline())
+
+    Thread(target=read, name="agent-env-chat", daemon=True).start()
+    return (await line).decode(errors="replace").strip()
+
+
+def _answer(line: asyncio.Future[bytes], said: bytes) -> None:
+    if not line.done():
+        line.set_result(said)
 
 
 async def _say(environment: Any, message: str) -> None:

@@ -231,7 +231,7 @@ async def _by_url(url: str, lane: LaneName | None, auth: Auth, seconds: float | 
         if foreign is None:
             raise ProtocolError(
                 f"{shown(url)} serves no Environment Card at {CARD_PATH} ({missing.message}); for a foreign MCP or A2A "
-                "server name the lane: Environment(url, lane='mcp')"
+                "server name the lane: Environment(url, lane='mcp'), or --lane mcp"
             ) from missing
         return foreign
 
