@@ -47,8 +47,8 @@ def check_binding(host: str, tokens: Tokens | None, *, insecure: bool = False) -
     """Raises `ConfigurationError` for a server that the network would reach with no token asked for."""
     if not tokens and not insecure and not is_loopback(host):
         raise ConfigurationError(
-            f"binding to {host!r} lets everybody on the network in: give tokens (--tokens FILE; in Python auth=Tokens(…), "
-            f"or Tokens.from_environment(), which reads ${TOKENS_VARIABLE}), bind to 127.0.0.1, or pass --insecure "
+            f"binding to {host!r} lets everybody on the network in: give tokens (--tokens FILE; in Python "
+            f"auth=Tokens(…), or Tokens.from_environment(), which reads ${TOKENS_VARIABLE}), bind to 127.0.0.1, or pass --insecure "
             f"(insecure=True) when something in front asks for credentials"
         )
 

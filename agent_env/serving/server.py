@@ -78,7 +78,8 @@ async def _listed(
     runtime, known = server.runtime, shared_hub(hub)
     if known.location.remote and not known.location.local and is_loopback(urlsplit(server.url).hostname or ""):
         log.warning(
-            "the hub %s is on another machine, and %s can be reached from this one alone; serve with --public-url (public_url=...)",
+            "the hub %s is on another machine, and %s can be reached from this one alone; "
+            "serve with --public-url (public_url=...)",
             known.location,
             server.url,
         )

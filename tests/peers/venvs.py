@@ -24,8 +24,8 @@ def python_of(name: str) -> Path:
 
     The file names every package, and these are installed and no others: trainers drag stacks for GPUs behind them that
     nobody uses here. Only torch comes with what it needs, which is little for its CPU build. pip installs them, since
-    it is told where such a build lies. Raises `RuntimeError` with what the command said that failed, or where the disk is
-    too full to begin.
+    it is told where such a build lies. Raises `RuntimeError` with what the command said that failed, or where the disk
+    is too full to begin.
     """
     pins = packages(name)
     wanted = hashlib.sha256("\n".join([*pins, sys.version]).encode()).hexdigest()
