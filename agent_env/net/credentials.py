@@ -48,8 +48,8 @@ def check_binding(host: str, tokens: Tokens | None, *, insecure: bool = False) -
     if not tokens and not insecure and not is_loopback(host):
         raise ConfigurationError(
             f"binding to {host!r} lets everybody on the network in: give tokens (--tokens FILE; in Python "
-            f"auth=Tokens(…), or Tokens.from_environment(), which reads ${TOKENS_VARIABLE}), bind to 127.0.0.1, or pass --insecure "
-            f"(insecure=True) when something in front asks for credentials"
+            f"auth=Tokens(…), or Tokens.from_environment(), which reads ${TOKENS_VARIABLE}), bind to "
+            f"127.0.0.1, or pass --insecure (insecure=True) when something in front asks for credentials"
         )
 
 
