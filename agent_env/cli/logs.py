@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from agent_env.cli.output import errors
 
@@ -26,18 +27,37 @@ class _Sentences(logging.Handler):
             line = record.getMessage()
             cause = None if record.exc_info is None else _first(record.exc_info[1])
             if cause is not None:
-                from agent_env.training.faults import place_of
-
-                name, words = type(cause).__name__, " ".join(str(cause).split())
-                if words not in line:
-                    line += f": {words}" if line.endswith(name) else f" {name}: {words}"
-                place = place_of(cause)
-                if place is not None and place not in line:
-                    line += f" ({place})"
-                line += "; --debug shows the traceback"
+                line += f"{_unsaid(cause, line)}; --debug shows the traceback"
         if line not in self._told:
             self._told.add(line)
-            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+            _print(line)
+
+
+def _unsaid(cause: BaseException, line: str) -> str:
+    """What a line does not yet tell of the error that it came of: its name, its words, and its place."""
+    from agent_env.training.faults import place_of
+
+    name, words, place = type(cause).__name__, " ".join(str(cause).split()), place_of(cause)
+    said = f": {words}" if words not in line else ""
+    where = f" ({place})" if place is not None and place not in line else ""
+    if not said and not where:
+        return ""
+    # A line that ends with the name, or with the words, goes on; any other is a sentence of its own.
+    goes_on = line.endswith(name) or (words != "" and line.endswith(words))
+    return f"{'' if goes_on else f'; it came of {name}'}{said}{where}"
+
+
+def _print(line: str) -> None:
+    """Prints a line on standard error; above a bar that is drawn on the same terminal, and not after it."""
+    from rich.file_proxy import FileProxy
+
+    stream = sys.stderr
+    if isinstance(stream, FileProxy) and stream.rich_proxied_file.isatty():
+        # Who draws the bar takes it away and draws it again below; a terminal that is gone fails no work.
+        with suppress(OSError, ValueError):
+            stream.write(f"{line}\n")
+    else:
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _first(error: BaseException | None) -> BaseException | None:
