@@ -35,9 +35,9 @@ class _Sentences(logging.Handler):
 
 def _unsaid(cause: BaseException, line: str) -> str:
     """What a line does not yet tell of the error that it came of: its name, its words, and its place."""
-    from agent_env.training.faults import place_of
+    from agent_env.training.faults import place_of, shortened
 
-    name, words, place = type(cause).__name__, " ".join(str(cause).split()), place_of(cause)
+    name, words, place = type(cause).__name__, shortened(str(cause)), place_of(cause)
     said = f": {words}" if words not in line else ""
     where = f" ({place})" if place is not None and place not in line else ""
     if not said and not where:

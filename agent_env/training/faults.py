@@ -19,6 +19,9 @@ log = logging.getLogger("agent_env.training")
 MOST = 8
 """How many kinds of failures are told: where each episode has words of its own, more say no more."""
 
+MOST_CHARACTERS = 300
+"""How much of what an error says is told in a line."""
+
 _KIND = "failed: "
 
 _FAULTS: Mapping[Boundary, str] = {
@@ -69,10 +72,15 @@ class Faults:
 
 def reason(failure: Failure) -> str:
     """Why an episode failed, as the rest of a sentence."""
-    return (
-        f"{_FAULTS[failure.boundary]} (boundary {failure.boundary!r}, code {failure.code!r}): "
-        f"{' '.join(failure.message.split()) or 'without a word'}"
-    )
+    told = f"{_FAULTS[failure.boundary]} (boundary {failure.boundary!r}, code {failure.code!r})"
+    return f"{told}: {shortened(failure.message) or 'without a word'}"
+
+
+def shortened(words: str) -> str:
+    """What a program says, as a line can show it: of any length it may be, and steer a terminal."""
+    line = " ".join(words[: 4 * MOST_CHARACTERS].split())
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    return shown if len(shown) <= MOST_CHARACTERS else f"{shown[:MOST_CHARACTERS]}…"
 
 
 def place_of(error: BaseException) -> str | None:
@@ -83,8 +91,12 @@ def place_of(error: BaseException) -> str | None:
     if not frames:
         return None
     frame = (own or frames)[-1]
-    path, here = Path(frame.filename), Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    path = Path(frame.filename)
+    try:
+        here = Path.cwd()
+    except OSError:  # the program's own folder may be gone
+        here = path
+    shown = path.relative_to(here) if path != here and path.is_relative_to(here) else path
     return f"{shown}:{frame.lineno}, in {frame.name}"
 
 

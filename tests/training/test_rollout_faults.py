@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -145,3 +146,37 @@ def test_the_place_of_an_error_is_in_the_users_code_and_not_in_what_that_called(
 def _here(rest: str) -> str:
     path = Path(__file__)
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{rest}"
+
+
+async def test_a_play_that_leaves_the_process_in_a_folder_that_is_gone_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    monkeypatch.chdir(tmp_path)  # and back at the end
+
+    async def play(team: Team, task: str) -> str:
+        if task == "leave":
+            gone.mkdir()
+            os.chdir(gone)
+            gone.rmdir()
+            raise ValueError("left")
+        return task
+
+    with anyio.fail_after(20):
+        episodes = await collect(rollout(play, ["a", "leave", "b", "c"], concurrency=1))
+    assert [episode.ok for episode in episodes] == [True, False, True, True]
+    assert episodes[1].failures[0].message == "left"
+
+
+@pytest.mark.parametrize("words", ["y" * 200_000, "a\x1b[31mred\x1b]0;title\x07", "two\nlines\u2028three"])
+async def test_what_a_program_says_is_told_in_one_line_that_steers_no_terminal(
+    words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(team: Team, task: str) -> None:
+        raise ValueError(words)
+
+    with anyio.fail_after(20), caplog.at_level(logging.WARNING, "agent_env.training"):
+        (episode,) = await collect(rollout(play, ["a"]))
+    assert episode.failures[0].message == words  # nothing of it is lost
+    told = caplog.records[0].getMessage()
+    assert told.isprintable() and len(told) < 700
