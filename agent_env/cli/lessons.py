@@ -18,14 +18,14 @@ def lessons_told(curve: Sequence[Mapping[str, Any]]) -> list[str]:
         lessons = [line["policies"][name] for line in curve if name in line["policies"]]
         groups, flat, alone = (sum(lesson[key] for lesson in lessons) for key in ("groups", "flat", "singletons"))
         why = lessons[-1].get("idle")
-        updates = "1 update" if len(curve) == 1 else f"{len(curve)} updates"
+        updates, last = ("update", "") if len(curve) == 1 else (f"{len(curve)} updates", "in the last of them, ")
         if groups:
             found.append(
                 f"{name}: {flat + alone} of {groups} groups of the last {updates} taught it nothing "
                 f"({flat} got the same throughout, {alone} of one attempt alone)"
             )
         elif why is not None:
-            found.append(f"{name}: nothing in the last {updates} taught it anything: {why}")
+            found.append(f"{name}: nothing in the last {updates} taught it anything: {last}{why}")
     return found
 
 
@@ -36,8 +36,16 @@ def failures_told(curve: Sequence[Mapping[str, Any]], folder: Path) -> list[str]
         return []
     # Runs of an earlier release do not tell why.
     kinds = sum((Counter(line.get("failures", {})) for line in curve), Counter[str]())
-    why = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common(_KINDS))
+    named = [(_told(kind), count) for kind, count in kinds.most_common(_KINDS)]
+    others = kinds.total() - sum(count for _, count in named)
+    why = ", ".join(f"{kind} ({count})" for kind, count in named) + (f", and otherwise ({others})" if others else "")
     played = sum(line["episodes"] for line in curve)
     return [
         f"{failed} of {played} episodes failed{why and f': {why}'}; to see them: agent-env episodes list {folder} --failed"
     ]
+
+
+def _told(kind: str) -> str:
+    """A boundary and a code; a code that says the boundary itself, as `deadline_exceeded` does, alone."""
+    boundary, _, code = kind.partition(" ")
+    return code if code.startswith(boundary) else kind
