@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.episodes import Episode
 from agent_env.training.credit import Credit, Credited, GroupReport, RoleBaseline, credit_of, difference
-from agent_env.training.propagation import Propagation
+from agent_env.training.propagation import Propagation, judge, own, propagation_of
 from agent_env.training.rows import Row, RowReport, cut
 from agent_env.training.seat_choice import chosen_seats, tell_idle
 from agent_env.training.staleness import Stale, StalenessReport, find_stale
@@ -85,8 +86,8 @@ def learn(
         seen = sorted({call.seat for episode in played for trace in episode.traces for call in trace.calls})
         _warn(
             *(warned, "nobody learns"),
-            f"nobody learns from these {len(played)} episodes, which make no row of the seats {_listed(trainable)} "
-            f"(they have model calls of {_listed(seen)}): {_missed(report)}",
+            f"nobody learns from these {_counted(played)}, which make no row of the seats {_listed(trainable)} "
+            f"(they have model calls of {_listed(seen)}): {_missed(report, played, propagation)}",
         )
     lessons = Lessons(report, staleness=ages)
     for policy in {id(policy): policy for policy in trainable.values()}.values():
@@ -96,9 +97,12 @@ def learn(
         if played and not indices:
             seats = [seat for seat, one in trainable.items() if one is policy]
             missed = cut(played, seats=seats, propagation=propagation, refused=refused)[2]
-            idle = f"of the {len(played)} episodes none makes a row of the seats {_listed(seats)}: {_missed(missed)}"
+            idle = (
+                f"of the {_counted(played)} none makes a row of the seats {_listed(seats)}: "
+                f"{_missed(missed, played, propagation)}"
+            )
         elif not any(rows[index].advantage for index in indices):
-            idle = _unmoved(len(indices), groups, credit_of(credit))
+            idle = _unmoved(len(indices), groups, credit_of(credit), played)
         if idle is not None and rows:  # where there is no row at all, that was told for all
             kind = "no row" if not indices else "alone" if groups.groups else "not compared"
             _warn(warned, f"{policy.name} learns nothing: {kind}", f"policy {policy.name!r} learns nothing: {idle}")
@@ -145,7 +149,7 @@ def cut_and_credit(
 
 
 _ADVICE: Mapping[str, str] = {
-    "not scored": "let `score` give the seat a reward, or share the team's (propagation)",
+    "not scored": 'let `score` give a reward to the seat, or to "team"',
     "reward not finite": "let `score` return finite numbers",
     "episode not ok": "see the `failures` of the episodes",
     "call failed": "see the `error` of the calls",
@@ -153,17 +157,24 @@ _ADVICE: Mapping[str, str] = {
 }
 """What to do about the most frequent reason for which calls make no row, where it is not said with it."""
 
+_SHARED = 'let `score` give the seat a reward, or share the team\'s (propagation="team")'
+"""What to do about what is not scored where a propagation leaves the team's reward out."""
 
-def _unmoved(rows: int, groups: GroupReport, credit: Credit) -> str | None:
+
+def _unmoved(rows: int, groups: GroupReport, credit: Credit, played: Sequence[Episode]) -> str | None:
     """Why rows whose advantages are all 0 teach nothing; None where equal rewards say so, which are what success looks
     like: attempts that nothing is compared with are a mistake."""
     if groups.groups:
         if groups.singletons < groups.groups:
             return None
-        return (
-            f"of the {groups.groups} groups of its {rows} rows all have one attempt alone; play each task several times "
-            "(group_size), or compare by other groups (credit)"
-        )
+        alone = f"of the {groups.groups} groups of its {rows} rows all have one attempt alone"
+        failed, attempts = _failed(played), Counter(episode.group for episode in played)
+        if failed and any(count > 1 for group, count in attempts.items() if group is not None):
+            return (
+                f"{alone}: {failed} of {len(played)} episodes failed, and leave others alone in their group; see their "
+                "`failures`, or play each task more often (group_size)"
+            )
+        return f"{alone}; play each task several times (group_size), or compare by other groups (credit)"
     if not rows or isinstance(credit, RoleBaseline) or credit is difference:
         return None  # these compare with a number, and not with a group
     return (
@@ -172,12 +183,26 @@ def _unmoved(rows: int, groups: GroupReport, credit: Credit) -> str | None:
     )
 
 
-def _missed(report: RowReport) -> str:
+def _missed(report: RowReport, played: Sequence[Episode], propagation: str | Propagation) -> str:
     """Why there is no row, and what to do."""
     advice = "see that it is called, and that its agent asks the model that it is given"
     if report.dropped:
-        advice = _ADVICE.get(report.dropped.most_common(1)[0][0], "")
-    return f"{report.reasons()}; {advice}" if advice else report.reasons()
+        why = report.dropped.most_common(1)[0][0]
+        partly = propagation_of(propagation) in (own, judge)
+        advice = _SHARED if partly and why == "not scored" else _ADVICE.get(why, "")
+    elif _failed(played) == len(played):
+        advice = _ADVICE["episode not ok"]
+    reasons = report.reasons("these seats")
+    return f"{reasons}; {advice}" if advice else reasons
+
+
+def _failed(played: Sequence[Episode]) -> int:
+    return sum(not episode.ok for episode in played)
+
+
+def _counted(played: Sequence[Episode]) -> str:
+    failed = _failed(played)
+    return f"{len(played)} episodes" + (f" ({failed} failed)" if failed else "")
 
 
 def _listed(seats: Iterable[str]) -> str:

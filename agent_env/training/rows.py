@@ -133,12 +133,12 @@ class RowReport:
         """The part of the captured sampled tokens that rows deliver; None without tokens."""
         return self.delivered_tokens / self.captured_tokens if self.captured_tokens else None
 
-    def reasons(self) -> str:
-        """Why model calls made no row, the most frequent reason first."""
+    def reasons(self, seats: str = "a seat to train") -> str:
+        """Why model calls made no row, the most frequent reason first; `seats` says whose calls were looked for."""
         if not self.dropped:
             others = f", but of {callers(self.called, self.frozen)}" if self.called else ""
-            return f"no model call of a seat to train was recorded{others}"
-        return ", ".join(f"{reason} ({count})" for reason, count in self.dropped.most_common())
+            return f"no model call of {seats} was recorded{others}"
+        return ", ".join(f"{why} ({count} call{'s' * (count > 1)})" for why, count in self.dropped.most_common())
 
     def drop(self, call: CallRecord, reason: str) -> None:
         """Counts a call of which no row is made."""

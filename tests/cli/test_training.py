@@ -270,10 +270,11 @@ def test_a_policy_that_learns_nothing_is_told_while_it_trains_and_at_the_end(fol
     said = " ".join(here("train", "guessing:two", "--tiny", "--run", "a", *small).split())
     assert said.count("policy 'q' learns nothing: of the 16 episodes none makes a row of the seats 'other'") == 1
     why = (
-        "of the 16 episodes none makes a row of the seats 'other': not scored (16); let `score` give the seat a reward"
+        "of the 16 episodes none makes a row of the seats 'other': not scored (16 calls); let `score` give the seat a "
+        'reward, or share the team\'s (propagation="team")'
     )
     assert (
-        f"q: nothing in the last 2 updates taught it anything: {why}" in said
+        f"q: nothing in the last 2 updates taught it anything: in the last of them, {why}" in said
         and "policy 'p' learns nothing" not in said
     )
     curve = [json.loads(line) for line in (folder / "runs/a/curve.jsonl").read_text("utf-8").splitlines()]

@@ -195,7 +195,7 @@ def test_a_batch_of_which_no_row_is_made_says_why(caplog: pytest.LogCaptureFixtu
     (record,) = caplog.records
     assert record.getMessage() == (
         "nobody learns from these 2 episodes, which make no row of the seats 'worker' (they have model calls of 'manager', "
-        "'worker'): not scored (2); let `score` give the seat a reward, or share the team's (propagation)"
+        "'worker'): not scored (2 calls); let `score` give a reward to the seat, or to \"team\""
     )
 
 
@@ -209,6 +209,42 @@ def test_a_batch_that_teaches_nothing_says_so(caplog: pytest.LogCaptureFixture) 
     assert record.getMessage() == (
         "policy 'worker' learns nothing: of the 2 groups of its 2 rows all have one attempt alone; play each task several "
         "times (group_size), or compare by other groups (credit)"
+    )
+
+
+def failed(name: str, *, calls: bool = True, **fields: Any) -> Episode:
+    """An attempt that failed, before or after the agents were called."""
+    made = episode(name, None, **fields)
+    if not calls:
+        made.traces.clear()
+    made.fail(ValueError("the dice fell off the table"), boundary="program")
+    return made
+
+
+def test_attempts_that_failures_of_the_others_left_alone_are_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    batch = [episode("e1", 1.0), failed("e2"), episode("e3", 0.0, group="1"), failed("e4", group="1")]
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        learn({"worker": Pupil("worker")}, batch)
+        # Where each task was played once, nobody else would have been there.
+        learn({"worker": Pupil("worker")}, [episode("e1", 1.0), failed("e2", group="1")])
+    grouped, once = (record.getMessage() for record in caplog.records)
+    assert grouped == (
+        "policy 'worker' learns nothing: of the 2 groups of its 2 rows all have one attempt alone: 2 of 4 episodes failed, "
+        "and leave others alone in their group; see their `failures`, or play each task more often (group_size)"
+    )
+    assert once.endswith("; play each task several times (group_size), or compare by other groups (credit)")
+
+
+def test_failed_episodes_are_counted_where_no_row_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        learn({"worker": Pupil("worker")}, [episode("e1", None), failed("e2", calls=False)])
+        learn({"worker": Pupil("worker")}, [failed("e1", calls=False), failed("e2", calls=False)])
+    some, each = (record.getMessage() for record in caplog.records)
+    assert some.startswith("nobody learns from these 2 episodes (1 failed), which make no row of the seats 'worker'")
+    assert "not scored (1 call); let" in some
+    assert each == (
+        "nobody learns from these 2 episodes (2 failed), which make no row of the seats 'worker' (they have model calls of "
+        "none): no model call of these seats was recorded; see the `failures` of the episodes"
     )
 
 
@@ -226,7 +262,8 @@ def test_a_policy_without_a_row_is_told_though_another_learns(caplog: pytest.Log
     assert worker.lessons[0] and not manager.lessons[0]
     (record,) = caplog.records
     why = (
-        "of the 2 episodes none makes a row of the seats 'manager': not scored (2); let `score` give the seat a reward"
+        "of the 2 episodes none makes a row of the seats 'manager': not scored (2 calls); let `score` give the seat a "
+        'reward, or share the team\'s (propagation="team")'
     )
     assert record.getMessage().startswith(f"policy 'manager' learns nothing: {why}")
     idle = lessons.policies["manager"].idle
@@ -238,7 +275,7 @@ def test_a_seat_that_is_never_called_is_told(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING, "agent_env.training"):
         learn(policies, [episode("e1", 1.0), episode("e2", 0.0)])
     (record,) = caplog.records
-    said = "policy 'critic' learns nothing: of the 2 episodes none makes a row of the seats 'critic': no model call of a seat"
+    said = "policy 'critic' learns nothing: of the 2 episodes none makes a row of the seats 'critic': no model call of these seats was"
     assert record.getMessage().startswith(said)
     assert record.getMessage().endswith("; see that it is called, and that its agent asks the model that it is given")
 

@@ -104,7 +104,7 @@ def test_what_has_nothing_to_train_on_is_refused_and_leaves_the_file_as_it_was(
 ) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("before")
-    with pytest.raises(ConfigurationError, match=r"none of the 1 episodes makes a row.*episode not ok \(1\)"):
+    with pytest.raises(ConfigurationError, match=r"none of the 1 episodes makes a row.*episode not ok \(1 call\)"):
         TO_ROWS[name][0](golden[2:3], path)
     with pytest.raises(ConfigurationError, match="no model call of a seat to train was recorded"):
         TO_ROWS[name][0]([Episode("e")], path)

@@ -192,7 +192,7 @@ def test_episodes_that_nobody_scored_are_an_error_with_reasons_in_the_log(
     worker._thread.join(SECONDS)  # type: ignore[union-attr]
     with pytest.raises(ConfigurationError, match="gave 1 episodes that make no row to train on"):
         worker.check_health(SECONDS)
-    assert "1 episodes make no row to train on: not scored (4)" in caplog.text
+    assert "1 episodes make no row to train on: not scored (4 calls)" in caplog.text
 
 
 def test_episodes_that_all_fail_are_played_again_until_the_trainer_has_waited_long_enough(
