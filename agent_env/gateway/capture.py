@@ -83,11 +83,24 @@ def _counted(record: CallRecord) -> int:
     return count if type(count) is int and request.get("best_of") in (None, 1) else 0
 
 
+def told_failure(told: Mapping[str, Any]) -> str | None:
+    """What a server says of its own failure where the status is 200 all the same: in an event of a stream, or in a whole
+    answer (`error`, or a response of status "failed"); None where it tells none."""
+    response = told.get("response")
+    if isinstance(response, Mapping) and response.get("status") == "failed":
+        told = response
+    error = told.get("error")
+    if not (error or told.get("type") == "error" or told.get("status") == "failed"):
+        return None
+    words = (error.get("message") if isinstance(error, Mapping) else error) or told.get("message") or "it says no more"
+    return f"the model's server told an error in its answer: {words!s:.200}"
+
+
 class StreamCapture(ABC):
     """Puts the events of a streamed answer together to what the same call would have answered unstreamed.
 
     `feed` takes the bytes of a `text/event-stream` as they come (WHATWG HTML §9.2); `done` tells whether its last event
-    was seen. `watch` is given each event's JSON before it is taken apart.
+    was seen, `failure` what an event told of an error of the server's. `watch` is given each event's JSON before it is taken apart.
     """
 
     what: ClassVar[str]
@@ -95,6 +108,7 @@ class StreamCapture(ABC):
 
     def __init__(self, watch: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.done = False
+        self.failure: str | None = None
         self._watch = watch
         self._rest = bytearray()
 
@@ -117,11 +131,13 @@ class StreamCapture(ABC):
 
     def _event(self, data: bytes) -> None:
         try:
+            event = _json(data)
+            self.failure = self.failure or told_failure(event)
             if self._watch is not None:
                 self._watch(_json(data))  # one of its own: what it keeps of an event must not grow with the answer
-            self.take(_json(data))
+            self.take(event)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ProtocolError(f"the model's server streamed what is no {self.what}") from None
+            raise ProtocolError(self.failure or f"the model's server streamed what is no {self.what}") from None
 
     @abstractmethod
     def take(self, event: dict[str, Any]) -> None:

@@ -19,13 +19,13 @@ from agent_env.errors import (
     ProtocolError,
     TransportError,
 )
-from agent_env.gateway.capture import NO_ANSWER, StreamCapture
+from agent_env.gateway.capture import NO_ANSWER, StreamCapture, told_failure
 from agent_env.gateway.dialects import CHAT, TRANSLATED, Dialect, Translation
 from agent_env.gateway.dialects.usage import WithoutUsage
 from agent_env.gateway.http import Receive, Send, dump_read, parse_object, reply, reply_error
 from agent_env.gateway.policies import Admission
 from agent_env.gateway.presence import in_time, until_gone
-from agent_env.gateway.recording import MOST_CHOICES, Recording, came
+from agent_env.gateway.recording import MOST_CHOICES, Recording, came, number_of
 from agent_env.gateway.retries import mark_of, tell
 from agent_env.gateway.runs import OpenRun
 from agent_env.gateway.upstream import Endpoint, NotConnected, Reply, post, too_large
@@ -98,7 +98,7 @@ class ModelCall:
         sent.update(policy.settings)
         if self._translation is not None and sent.get("n") not in (None, 1):
             raise InvalidArguments(f"an answer of {dialect.name} has one choice, not {sent['n']!r:.40} (`n`)")
-        record.temperature = _number(sent.get("temperature"))
+        record.temperature = number_of(sent.get("temperature"))
         sent["model"] = served.model
         if policy.tokens:
             self._upstream.ask_for_tokens(sent)
@@ -112,6 +112,7 @@ class ModelCall:
         self._answered_by: Endpoint | None = None
         self._wait: asyncio.Timeout | None = None
         self._ended_by: AgentEnvError | None = None
+        self._failure: str | None = None
 
     async def play(self, receive: Receive, send: Send, timeout: float) -> None:
         """Forwards the call and answers; a caller that goes away ends the upstream's work."""
@@ -206,8 +207,7 @@ class ModelCall:
             else:
                 kind = _EVENTS if self._wish is True else _JSON
                 answer = self._take_whole(answer, as_events=kind is _EVENTS)
-            await self._recording.complete(self._answered_by, self._sent)
-            await self._recording.keep()
+            await self._keep_answered()
         else:
             shown = answer[:_SHOWN_ERROR].decode("utf-8", "replace")
             await self._recording.keep(ProtocolError(shown), status="upstream_error")
@@ -220,6 +220,12 @@ class ModelCall:
 
     def _take_whole(self, answer: bytes, *, as_events: bool) -> bytes:
         response, translation = _object(answer), self._translation
+        self._failure = told_failure(response)
+        if self._failure is not None:
+            self._record.response = response
+            if translation is None and not as_events:
+                return answer
+            raise ProtocolError(self._failure)
         if translation is None and not as_events:
             self._recording.take(response, keep_logprobs=self._own_logprobs)
             return answer
@@ -241,8 +247,8 @@ class ModelCall:
         whole = self._upstream.stream(None if translation is None else translation.take)
         try:
             whole.feed(answer)
-            if not whole.done:
-                raise _broken_off()
+            if whole.failure is not None or not whole.done:
+                raise _broken_off(whole)
             response, translated = came(whole), None if translation is None else self._ended(translation)
             if response is None:
                 raise self._recording.no_answer()
@@ -271,7 +277,7 @@ class ModelCall:
                 begun = True
                 await (self._relay if translation is None else self._translate)(upstream, whole, send)
             if not whole.done:
-                raise _broken_off()
+                raise _broken_off(whole)
         except (AgentEnvError, TimeoutError) as failure:
             error = failure if isinstance(failure, AgentEnvError) else self._late()
             self._recording.take_came(whole)
@@ -306,6 +312,8 @@ class ModelCall:
         while piece := await upstream.next():
             size = self._counted(size, piece)
             whole.feed(piece)
+            if whole.failure is not None:
+                raise _broken_off(whole)
             if whole.done and not self._recording.kept:
                 await self._keep_stream(whole, self._ended(translation))
             if events := translation.flush():
@@ -328,7 +336,18 @@ class ModelCall:
         response = came(whole)
         if response is None:
             raise self._recording.no_answer()
-        self._take(response, translated)
+        self._failure = whole.failure
+        if whole.failure is None:
+            self._take(response, translated)
+        else:
+            self._record.response = response
+        await self._keep_answered()
+
+    async def _keep_answered(self) -> None:
+        """Records a call whose answer is whole, be it one that tells an error of the server's."""
+        if self._failure is not None:
+            await self._recording.keep(ProtocolError(self._failure), status="upstream_error")
+            return
         await self._recording.complete(self._answered_by, self._sent)
         await self._recording.keep()
 
@@ -340,17 +359,10 @@ _JSON = b"application/json"
 _EVENTS = b"text/event-stream"
 
 
-def _broken_off() -> TransportError:
+def _broken_off(whole: StreamCapture) -> AgentEnvError:
+    if whole.failure is not None:
+        return ProtocolError(whole.failure)
     return TransportError("the model's server ended its stream before its last event (data: [DONE] in chat)")
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None  # a whole number beyond what a float holds: the server may say what it thinks of it
 
 
 def _translation(

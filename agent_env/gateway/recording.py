@@ -139,3 +139,13 @@ def _line(record: CallRecord) -> bytes:
 def _tell(record: CallRecord, error: AgentEnvError, status: str | None) -> None:
     record.status = status or error.code
     record.error = {"code": record.status, "message": error.message}
+
+
+def number_of(value: Any) -> float | None:
+    """The number that a request gives, None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None  # a whole number beyond what a float holds: the server may say what it thinks of it

@@ -155,7 +155,7 @@ async def test_the_first_words_arrive_while_the_model_still_speaks(run: RunHandl
     ("pieces", "breaks", "code"),
     [
         (STREAM[:3], False, "transport_error"),
-        (STREAM[:3], True, "protocol_error"),
+        (STREAM[:3], True, "transport_error"),
         ([*STREAM[:3], b"data: {broken\n\n"], False, "protocol_error"),
         ([chunk({}, {"finish_reason": ["stop"]}), b"data: [DONE]\n\n"], False, "protocol_error"),
     ],
