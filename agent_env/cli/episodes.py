@@ -13,6 +13,7 @@ from rich.text import Text
 
 from agent_env.cli.formats import FORMATS, format_of, listed, row_writer_of, writer_of
 from agent_env.cli.help import Application
+from agent_env.cli.lessons import kind_told
 from agent_env.cli.logs import told_briefly
 from agent_env.cli.output import Json, console, errors, print_json, print_table, reported, say
 
@@ -59,6 +60,8 @@ def list_(
         elif newest:
             columns = ("episode", "state", "task", "seats", "calls", "tokens", "rewards", "time")
             print_table(columns, map(_row, reversed(newest)))
+            if len(newest) == limit and (there := episodes.count(**asked)) > limit:
+                say(f"{limit} of {_counted(there)}; --limit 0 for all")
         else:
             say(_nothing(episodes, source, asked))
 
@@ -225,11 +228,16 @@ def _with_progress(episodes: EpisodeStore | EpisodeFile, choice: Choice, work: C
 
 
 def _row(summary: EpisodeSummary) -> tuple[str | Text, ...]:
-    failed = ", ".join(sorted({failure.boundary for failure in summary.failures}))
+    failed = "failed"
+    if summary.failures:
+        first, *others = summary.failures
+        more = f", and {len(others)} more" if others else ""
+        said = f": {first.message}" if first.message else ""
+        failed = _short(f"failed: {kind_told(first.boundary, first.code)}{said}", _WIDTH - len(more)) + more
     tokens = "" if summary.sampled_tokens is None else f"{summary.prompt_tokens}+{summary.sampled_tokens}"
     return (
         summary.id,
-        Text("ok", "green") if summary.ok else Text(f"failed: {failed}" if failed else "failed", "red"),
+        Text("ok", "green") if summary.ok else Text(failed, "red"),
         _short("" if summary.task is None else str(summary.task)),
         " ".join(summary.seats),
         str(summary.edges),
@@ -263,9 +271,9 @@ def _counted(episodes: int) -> str:
     return "1 episode" if episodes == 1 else f"{episodes} episodes"
 
 
-def _short(text: str) -> str:
+def _short(text: str, width: int = _WIDTH) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _nothing(episodes: EpisodeStore | EpisodeFile, source: Path, asked: Choice) -> str:

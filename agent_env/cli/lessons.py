@@ -36,7 +36,7 @@ def failures_told(curve: Sequence[Mapping[str, Any]], folder: Path) -> list[str]
         return []
     # Runs of an earlier release do not tell why.
     kinds = sum((Counter(line.get("failures", {})) for line in curve), Counter[str]())
-    named = [(_told(kind), count) for kind, count in kinds.most_common(_KINDS)]
+    named = [(kind_told(*kind.split(" ", 1)), count) for kind, count in kinds.most_common(_KINDS)]
     others = kinds.total() - sum(count for _, count in named)
     why = ", ".join(f"{kind} ({count})" for kind, count in named) + (f", and otherwise ({others})" if others else "")
     played = sum(line["episodes"] for line in curve)
@@ -45,7 +45,6 @@ def failures_told(curve: Sequence[Mapping[str, Any]], folder: Path) -> list[str]
     ]
 
 
-def _told(kind: str) -> str:
+def kind_told(boundary: str, code: str) -> str:
     """A boundary and a code; a code that says the boundary itself, as `deadline_exceeded` does, alone."""
-    boundary, _, code = kind.partition(" ")
-    return code if code.startswith(boundary) else kind
+    return code if code.startswith(boundary) else f"{boundary} {code}"

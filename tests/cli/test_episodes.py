@@ -102,6 +102,25 @@ def test_episodes_are_listed_with_their_ends_and_what_they_were_worth(cli: Comma
     assert "sampled_tokens" not in last and "seconds" not in last
 
 
+def test_a_list_says_what_episodes_failed_of_and_that_there_are_more(
+    cli: Command, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output.console, "width", 78)  # a row is a few lines, and no cell is folded
+    wordy = Episode("wordy", task="t" * 24, run="r" * 24)
+    wordy.add([TurnRecord("t", "guide@1.0.0", "s", "wordy", seat="guide-of-the-whole-of-the-team")])
+    wordy.fail(ValueError("the dice\nfell off the table, and nobody has found them since"), boundary="program")
+    wordy.fail(KeyError(), boundary="reward")
+    path = Path(source) / "episodes.db" if source == "run" else Path(source)
+    with (EpisodeStore if path.suffix == ".db" else EpisodeWriter)(path) as store:
+        store.append([wordy])
+    assert "failed: transport_error: the agent is gone" in cli("list", source)
+    first = cli("list", source, "--failed", "--limit", "1")
+    assert "state failed: program ValueError: the dice fell off t…, and 1 more" in first, first
+    assert first.splitlines()[-1] == "1 of 2 episodes; --limit 0 for all"
+    for options in (["--limit", "2"], ["--limit", "0"], []):
+        assert "--limit" not in cli("list", source, "--failed", *options)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
