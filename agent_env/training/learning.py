@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.episodes import Episode
-from agent_env.training.credit import Credit, Credited, GroupReport, RoleBaseline, credit_of, difference
+from agent_env.training.credit import Credit, Credited, GroupReport, broadcast, credit_of, per_prompt
 from agent_env.training.propagation import Propagation, judge, own, propagation_of
 from agent_env.training.rows import Row, RowReport, cut
 from agent_env.training.seat_choice import chosen_seats, tell_idle
@@ -165,8 +165,8 @@ def _unmoved(rows: int, groups: GroupReport, credit: Credit, played: Sequence[Ep
     """Why rows whose advantages are all 0 teach nothing; None where equal rewards say so, which are what success looks
     like: attempts that nothing is compared with are a mistake."""
     if groups.groups:
-        if groups.singletons < groups.groups:
-            return None
+        if groups.singletons < groups.groups or (credit is per_prompt and rows > 1):
+            return None  # a prompt that stands alone is compared with the others
         alone = f"of the {groups.groups} groups of its {rows} rows all have one attempt alone"
         failed, attempts = _failed(played), Counter(episode.group for episode in played)
         if failed and any(count > 1 for group, count in attempts.items() if group is not None):
@@ -175,8 +175,8 @@ def _unmoved(rows: int, groups: GroupReport, credit: Credit, played: Sequence[Ep
                 "`failures`, or play each task more often (group_size)"
             )
         return f"{alone}; play each task several times (group_size), or compare by other groups (credit)"
-    if not rows or isinstance(credit, RoleBaseline) or credit is difference:
-        return None  # these compare with a number, and not with a group
+    if not rows or credit is not broadcast:
+        return None  # others that know no groups compare with a number
     return (
         f"its {rows} rows were compared with nothing, so that all have the advantage 0; broadcast does so where nobody "
         "scored the agent at the top of the calls: let `score` do that, or compare by other groups (credit)"

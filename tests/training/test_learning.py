@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -292,6 +293,33 @@ def test_rows_that_are_compared_with_nothing_are_told(caplog: pytest.LogCaptureF
     assert record.getMessage().startswith(
         "policy 'worker' learns nothing: its 2 rows were compared with nothing, so that all have the advantage 0; broadcast"
     )
+
+
+def test_prompts_that_stand_alone_and_were_all_answered_rightly_are_no_mistake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`per_prompt` compares them with each other, and a strategy of one's own with whatever it likes."""
+
+    def zeros(units: Sequence[Unit]) -> Credited:
+        return Credited([0.0] * len(units), [None] * len(units))
+
+    batch = [prompted("e1", 1.0, 5), prompted("e2", 1.0, 6)]
+    with caplog.at_level(logging.WARNING, "agent_env.training"):
+        for credit in ("per_prompt", zeros):
+            lessons = learn({"worker": Pupil("worker")}, batch, credit=credit)
+            assert lessons.policies["worker"].idle is None
+        assert not caplog.records
+        learn({"worker": Pupil("worker")}, batch[:1], credit="per_prompt")
+    assert "have one attempt alone" in caplog.text
+
+
+def prompted(name: str, reward: float, token: int) -> Episode:
+    """An attempt whose prompts begin with a token of their own."""
+    made = episode(name, reward)
+    for trace in made.traces:
+        for call in trace.calls:
+            call.prompt_token_ids = [token, *(call.prompt_token_ids or ())]
+    return made
 
 
 def test_a_policy_is_not_changed_by_a_batch_in_which_all_did_equally_well(
