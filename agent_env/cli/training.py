@@ -294,9 +294,8 @@ def _prepare(options: Options, device: str | None, checkpoint: Checkpoint | None
 
 def _tell_finished(run: Run, runs: Path, reached: int) -> None:
     where = "" if runs == Path("runs") else f" --runs {runs}"
-    console.print(
-        f"the run {run.id!r} is [green]finished[/green]: it has made all of its {reached} updates; to train further:"
-    )
+    made = "its one update" if reached == 1 else f"all of its {reached} updates"
+    console.print(f"the run {run.id!r} is [green]finished[/green]: it has made {made}; to train further:")
     say(f"agent-env train --resume {run.id}{where} --updates {2 * reached}")
 
 
@@ -320,7 +319,10 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
     if curve:
         rows = [(seat, *map(_figure, rewards)) for seat, rewards in _rewards(curve).items()]
         shown = min(_SHOWN, len(curve))
-        print_table(("seat", f"first {shown}", f"last {shown}", "best"), rows, title=f"mean reward, {run.id}")
+        if rows:
+            print_table(("seat", f"first {shown}", f"last {shown}", "best"), rows, title=f"mean reward, {run.id}")
+        else:
+            say(f"no seat got a reward in {run.id}")
         for line in (*lessons_told(curve[-_SHOWN:]), *failures_told(curve, run.folder)):
             say(line)
     if checkpoint is not None:
@@ -328,7 +330,7 @@ def _report(run: Run, runs: Path, stopped: bool, as_json: bool) -> None:
             say(f"{name} is in {checkpoint.path(name)}")
     if stopped:
         where = "" if runs == Path("runs") else f" --runs {runs}"
-        said = f"after {len(curve)} updates" if curve else "before the first update"
+        said = f"after {len(curve)} update{'s' * (len(curve) > 1)}" if curve else "before the first update"
         console.print(f"[yellow]stopped[/yellow] {said}; to go on:")
         say(f"agent-env train --resume {run.id}{where}")
 

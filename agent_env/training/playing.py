@@ -157,7 +157,9 @@ class Player:
             await self._collector.aclose()
 
     def _late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"the program did not end within {self._seconds} seconds; allow more: seconds=…")
+        return DeadlineExceeded(
+            f"the program did not end within {self._seconds} seconds; allow more: seconds=…, or --seconds of a command"
+        )
 
 
 class Collector:

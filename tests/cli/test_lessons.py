@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_env.cli.lessons import failures_told, lessons_told
+from agent_env.cli.training import _report, _tell_finished
+from agent_env.training.checkpoints import Run
 
 
 def idle(why: str) -> dict[str, Any]:
@@ -38,3 +42,20 @@ def test_the_kinds_of_failures_add_up_and_none_is_said_twice() -> None:
     assert failures_told([{"failed": 2, "episodes": 4}], Path("runs/a")) == [
         "2 of 4 episodes failed; to see them: agent-env episodes list runs/a --failed"
     ]
+
+
+@pytest.mark.parametrize("reward", [{}, {"p": 0.5}])
+def test_a_run_is_summed_up_with_the_rewards_there_are_and_the_updates_it_made(
+    reward: dict[str, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run.create(tmp_path, name="a") as run:
+        run.record({"update": 1, "reward": reward, "policies": {}, "episodes": 4, "failed": 0})
+        _report(run, tmp_path, stopped=True, as_json=False)
+        said = capsys.readouterr().out
+        assert ("no seat got a reward in a\n" in said, "mean reward" in said) == (not reward, bool(reward))
+        assert "stopped after 1 update; to go on:" in said
+        _tell_finished(run, tmp_path, 1)
+        assert "it has made its one update; to train further:" in capsys.readouterr().out.replace("\n", " ")
+        run.record({"update": 2, "reward": reward, "policies": {}, "episodes": 4, "failed": 0})
+        _report(run, tmp_path, stopped=True, as_json=False)
+        assert "stopped after 2 updates; to go on:" in capsys.readouterr().out

@@ -227,6 +227,7 @@ async def test_budget_and_time_bound_each_episode(monkeypatch: pytest.MonkeyPatc
         assert len((await quiet.runtime()).sessions) == 0
     assert late.failures[0].boundary == idle.failures[0].boundary == "deadline"
     assert "program did not end" in idle.failures[0].message
+    assert idle.failures[0].message.endswith("; allow more: seconds=…, or --seconds of a command")
 
 
 async def test_leaving_the_stream_ends_what_is_played_and_its_conversations(quiet: AgentEnvironment) -> None:
