@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +37,31 @@ def test_an_agent_is_served_called_listed_and_checked(cli: Any) -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_ctrl_c_at_the_prompt_of_a_chat_ends_it(cli: Any, terminal: bool) -> None:
     ours, theirs = pty.openpty() if terminal else os.pipe()[::-1]
-    with cli.serving("agents:echo", "--name", "agent-b", "--version", "1.0.0"):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agent_env.cli", "chat", "agent-b"],
-            cwd=cli.folder,
-            env=cli.environment,
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    with ExitStack() as stack:
+        stack.callback(os.close, ours)
+        stack.callback(os.close, theirs)
+        stack.enter_context(cli.serving("agents:echo", "--name", "agent-b", "--version", "1.0.0"))
+        process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "agent_env.cli", "chat", "agent-b"],
+                cwd=cli.folder,
+                env=cli.environment,
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
-        try:
-            assert process.stdout is not None
-            said = ""
-            os.write(ours, b"one\n")
-            while said.count("> ") < 2:
-                piece = process.stdout.read(1)
-                assert piece, said
-                said += piece
-            process.send_signal(signal.SIGINT)
-            _, problems = process.communicate(timeout=30)
-        finally:
-            process.kill()
-            process.wait(20)
-            os.close(ours)
-            os.close(theirs)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        said = ""
+        os.write(ours, b"one\n")
+        while said.count("> ") < 2:
+            piece = process.stdout.read(1)
+            assert piece, said
+            said += piece
+        process.send_signal(signal.SIGINT)
+        _, problems = process.communicate(timeout=60)
     assert "one" in said
     assert (process.returncode, problems) == (130, "")
 

@@ -373,7 +373,7 @@ async def test_it_warns_when_a_hub_elsewhere_is_told_an_address_of_this_machine(
             assert "public_url" not in caplog.text
         monkeypatch.setattr(Location, "local", property(lambda self: False))
         async with AgentEnvironment(counting, hub=url).serving() as server:
-            assert f"{server.url} can be reached from this one alone; serve with public_url" in caplog.text
+            assert f"{server.url} can be reached from this one alone; serve with --public-url" in caplog.text
 
 
 async def test_another_card_under_a_published_version_does_not_start() -> None:
