@@ -37,7 +37,7 @@ SHORTENED: Mapping[str, Shortened] = {
     "signals": Shortened(("--arms", "both", "--seeds", "1", "--evaluated", "128"), "both-0", 8, 256, "sender"),
     "delegation": Shortened(("--arms", "manager", "--evaluated", "48"), "manager-0", 8, 256, "manager"),
     "duel": Shortened(
-        ("--arms", "baselines", "--seeds", "1", "--warm", "150", "--evaluated", "60"), "baselines-0", 7, 384, "player"
+        ("--arms", "baselines", "--seeds", "1", "--warm", "150", "--evaluated", "60"), "baselines-0", 9, 384, "player"
     ),
 }
 

@@ -25,7 +25,7 @@ from agent_env.training.sampling import Prompt
 pytestmark = pytest.mark.anyio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multiagent" / "duel"
-UPDATES, GAMES, EVALUATED = 7, 192, 60
+UPDATES, GAMES, EVALUATED = 9, 384, 60
 
 
 def loaded(name: str) -> ModuleType:
@@ -158,9 +158,9 @@ def played(stopped_example: Callable[[str], Stopped]) -> Stopped:
 def test_a_duel_that_was_stopped_goes_on_with_its_past_versions_and_baselines(played: Stopped) -> None:
     checkpoint = played.run.latest()
     assert checkpoint is not None and checkpoint.update == UPDATES
-    assert set(checkpoint.policies) == {"player", "past-0", "past-6"}
+    assert set(checkpoint.policies) == {"player", "past-0", "past-8"}
     versions = {name: checkpoint.load(name).version for name in checkpoint.policies}
-    assert versions == {"player": UPDATES, "past-0": 0, "past-6": 0}
+    assert versions == {"player": UPDATES, "past-0": 0, "past-8": 0}
     averages = checkpoint.state["role_baseline"]
     assert set(averages) == {"duel/first", "duel/second"} and all(-1 < value < 1 for value in averages.values())
 
