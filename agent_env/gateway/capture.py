@@ -100,7 +100,8 @@ class StreamCapture(ABC):
     """Puts the events of a streamed answer together to what the same call would have answered unstreamed.
 
     `feed` takes the bytes of a `text/event-stream` as they come (WHATWG HTML §9.2); `done` tells whether its last event
-    was seen, `failure` what an event told of an error of the server's. `watch` is given each event's JSON before it is taken apart.
+    was seen, `failure` what an event told of an error of the server's. `watch` is given each event's JSON before it is
+    taken apart.
     """
 
     what: ClassVar[str]

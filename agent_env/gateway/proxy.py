@@ -112,7 +112,6 @@ class ModelCall:
         self._answered_by: Endpoint | None = None
         self._wait: asyncio.Timeout | None = None
         self._ended_by: AgentEnvError | None = None
-        self._failure: str | None = None
 
     async def play(self, receive: Receive, send: Send, timeout: float) -> None:
         """Forwards the call and answers; a caller that goes away ends the upstream's work."""
@@ -200,14 +199,14 @@ class ModelCall:
         raise AssertionError
 
     async def _answer(self, upstream: Reply, answer: bytes, streamed: bool, send: Send) -> None:
-        kind = _JSON
+        kind, failure = _JSON, None
         if upstream.status == 200:
             if streamed:
                 answer = self._take_streamed(answer)
             else:
                 kind = _EVENTS if self._wish is True else _JSON
-                answer = self._take_whole(answer, as_events=kind is _EVENTS)
-            await self._keep_answered()
+                answer, failure = self._take_whole(answer, as_events=kind is _EVENTS)
+            await self._keep_answered(failure)
         else:
             shown = answer[:_SHOWN_ERROR].decode("utf-8", "replace")
             await self._recording.keep(ProtocolError(shown), status="upstream_error")
@@ -218,17 +217,18 @@ class ModelCall:
             back.append((_MODEL_CALL, self._record.call_id.encode()))
         await in_time(reply(send, upstream.status, answer, back, kind))
 
-    def _take_whole(self, answer: bytes, *, as_events: bool) -> bytes:
+    def _take_whole(self, answer: bytes, *, as_events: bool) -> tuple[bytes, str | None]:
+        """Takes a whole answer; returns what goes out for it, and what it tells of an error of the server's."""
         response, translation = _object(answer), self._translation
-        self._failure = told_failure(response)
-        if self._failure is not None:
+        failure, as_it_is = told_failure(response), translation is None and not as_events
+        if failure is not None:
             self._record.response = response
-            if translation is None and not as_events:
-                return answer
-            raise ProtocolError(self._failure)
-        if translation is None and not as_events:
+            if not as_it_is:
+                raise ProtocolError(failure)
+            return answer, failure
+        if as_it_is:
             self._recording.take(response, keep_logprobs=self._own_logprobs)
-            return answer
+            return answer, None
         translated = None
         try:
             if translation is not None:
@@ -239,7 +239,7 @@ class ModelCall:
         except (*NO_ANSWER, InvalidArguments):
             raise self._recording.no_answer() from None
         self._take(response, translated)
-        return told
+        return told, None
 
     def _take_streamed(self, answer: bytes) -> bytes:
         """Takes a stream that nobody asked for; returns the whole that it tells."""
@@ -336,17 +336,16 @@ class ModelCall:
         response = came(whole)
         if response is None:
             raise self._recording.no_answer()
-        self._failure = whole.failure
         if whole.failure is None:
             self._take(response, translated)
         else:
             self._record.response = response
-        await self._keep_answered()
+        await self._keep_answered(whole.failure)
 
-    async def _keep_answered(self) -> None:
+    async def _keep_answered(self, failure: str | None) -> None:
         """Records a call whose answer is whole, be it one that tells an error of the server's."""
-        if self._failure is not None:
-            await self._recording.keep(ProtocolError(self._failure), status="upstream_error")
+        if failure is not None:
+            await self._recording.keep(ProtocolError(failure), status="upstream_error")
             return
         await self._recording.complete(self._answered_by, self._sent)
         await self._recording.keep()

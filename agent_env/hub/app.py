@@ -42,8 +42,9 @@ def hub_app(hub: LocalHub, tokens: Tokens | None = None, *, limits: Limits | Non
 
     With tokens, also when there is none of them, reading is free without one (how a release is launched is then only
     told by its kind), changing needs the scope `publish`, and a name belongs to whoever published it first. A token
-    that is not accepted is refused to readers too. Without tokens everybody who can reach it may do everything, except to change what this machine published;
-    what comes from elsewhere is owned by `ANYBODY`, since an owner keeps a launch from being run here.
+    that is not accepted is refused to readers too. Without tokens everybody who can reach it may do everything, except
+    to change what this machine published; what comes from elsewhere is owned by `ANYBODY`, since an owner keeps a launch
+    from being run here.
 
     Reads are GET `/v1/resolve?ref=`, `/v1/list?name=`, `/v1/instances?name=&launch_id=`, `/v1/changes?since=`; changes
     are POST `/v1/publish`, `yank`, `unyank`, `deprecate`, `prune`, `register`, `renew`, `release`, `doubt`,
